@@ -24,9 +24,9 @@ import transformers
 from PIL import Image
 
 from lmql_lite.media import Media, image
-from lmql_lite.models.encoding import ItemEncoder
-from lmql_lite.models.media_decoding import decode_image
-from lmql_lite.models.multimodal import MultimodalModel
+from lmql_lite.models.media.decoding import decode_image
+from lmql_lite.models.media.encoding import ItemEncoder
+from lmql_lite.models.media.model import MultimodalModel
 
 REPEATS = 3
 SIZE = (480, 640)

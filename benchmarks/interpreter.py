@@ -101,7 +101,7 @@ def fresh(model: lq.ScriptedModel) -> Branch:
     environment = environment_of(program, {}) | {"items": [{"n": at} for at in range(ITEMS)]}
     local = LocalModel(model)
     scheduler = local.scheduler(TokenTree(), speculate=False, replay=False)
-    generator = LocalGenerator(local, scheduler, Ledger(1), Sampling(), isolated=False)
+    generator = LocalGenerator(local, scheduler, Ledger(1), Sampling(), isolated=False, uses_caches=True)
     return Branch(Frame(program, environment, Settings({}), Sampling()), generator)
 
 

@@ -1,6 +1,6 @@
 """Models in this process: what queries cost beside a bare loop, alone, together, with long prompts and with options.
 
-    python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--unpacked] [--tokens 200] [--runs 2]
+    python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--tokens 200] [--runs 2]
                                [--only alone options exact fed] [--guidance PYTHON]
 
 `smol` is a trained model, the others have random weights: the time of a pass does not depend on them. Times are those
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import copy
 import itertools
 import json
 import subprocess
@@ -29,9 +28,8 @@ import lmql_lite as lq
 from lmql_lite.cache.kv.kv_layout import cache_keyword
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.model_files import located, smol_file
-from lmql_lite.models.packed_weights import is_packed, pack_weights
 from lmql_lite.models.tokenizer import HFTokenizer
-from lmql_lite.models.transformers import TransformersModel
+from lmql_lite.models.transformers.scorer import TransformersModel
 
 SHAPES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -44,15 +42,15 @@ RUNS, LONG = 32, 400
 HELD_TO = {
     "argmax / bare loop": 1.05,
     "argmax / generate": 1.03,
-    "exact argmax / bare loop": 1.20,
-    f"hole of {SHORT} tokens / bare loop": 1.10,
+    "exact argmax / bare loop": 1.50,
+    f"hole of {SHORT} tokens / bare loop": 1.25,
     f"tokens fed of {RUNS} runs / their sum": 1.1,
     "tokens fed of a hybrid model / prompt, tokens and drafts": 1.0,
     "passes of 20 options, after the prompt's": 1.0,
     "argmax / guidance's, both of their bare loops": 1.0,
 }
 AT_LEAST = {
-    "throughput of 8 / bare loop": 3.0,
+    "throughput of 8 / bare loop": 3.2,
     "throughput of 8, 20 ms apart / bare loop": 3.0,
     "options one after the other / together": 5.0,
 }
@@ -158,9 +156,6 @@ class LocalBenchmark:
         self.ours(2)
         bare, ours = self.seconds(lambda: self.bare(tokens), lambda: self.ours(tokens))
         self.lines["exact argmax / bare loop"] = ours / bare
-        price = self.model.exact_price()
-        assert price is not None, "these networks are fed rows"
-        self.lines["an exact step / a fast one"] = price[1]
 
     def beside_guidance(self, python: str, tokens: int) -> None:
         folder, _ = located(str(smol_file()))
@@ -221,22 +216,19 @@ class LocalBenchmark:
         self.lines["tokens fed of a hybrid model / prompt, tokens and drafts"] = (self.model.tokens_fed - before) / most
 
 
-def models_of(name: str, *, packed: bool = True) -> tuple[TransformersModel, Any]:
+def models_of(name: str) -> tuple[TransformersModel, Any]:
     """A model, and its network as transformers loads it."""
     if name == "smol":
         folder, _ = located(str(smol_file()))
         network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        model = lq.model("smol") if packed else lq.model(network, HFTokenizer.from_folder(folder))
+        model = lq.model(network, HFTokenizer.from_folder(folder))
     else:
         config = transformers.Qwen2Config(
             vocab_size=151936, num_key_value_heads=2, max_position_embeddings=32768, tie_word_embeddings=True,
             **SHAPES[name],
         )  # fmt: skip
         network = random_network(config)
-        own = copy.deepcopy(network) if packed else network
-        if packed:
-            pack_weights(own)
-        model = lq.model(own, tokenizer_of(151936))
+        model = lq.model(network, tokenizer_of(151936))
     assert isinstance(model, TransformersModel)
     return model, network
 
@@ -246,13 +238,12 @@ def main() -> int:
     parser.add_argument("--model", choices=("smol", *SHAPES), default="qwen2.5-0.5b")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--unpacked", action="store_true", help="the network as a caller has loaded it")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--guidance", metavar="PYTHON", help="interpreter that has guidance, for --model smol")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    benchmark = LocalBenchmark(*models_of(options.model, packed=not options.unpacked), options.runs)
-    print(f"{options.model}: weights are {'' if is_packed(benchmark.model.network) else 'not '}packed", flush=True)
+    benchmark = LocalBenchmark(*models_of(options.model), options.runs)
+    print(f"{options.model}: {torch.backends.cpu.get_cpu_capability()}", flush=True)
     if "alone" in options.only:
         benchmark.alone(options.tokens)
     if options.guidance:

@@ -12,6 +12,7 @@ from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.session import Session
+from lmql_lite.tokens import Token
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,8 +24,8 @@ settings.load_profile("project")
 def every_ledger_adds_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     finish = Run.result
 
-    def checked(run: Run, branch: Branch) -> Result:
-        result = finish(run, branch)
+    def checked(run: Run, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
+        result = finish(run, branch, pruned)
         result.check_ledger()
         return result
 

@@ -47,13 +47,6 @@ def test_every_decision_that_is_cited_has_a_page_and_a_line_in_the_index() -> No
     assert not {number: path for number, path in cited(r"\bD(\d{1,2})\b(?!\d)").items() if number not in pages}
 
 
-def test_no_two_modules_share_a_name() -> None:
-    places = defaultdict(list)
-    for path in MODULES:
-        places[path.stem].append(path.relative_to(ROOT))
-    assert not [found for found in places.values() if len(found) > 1]
-
-
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
     for path in MODULES:

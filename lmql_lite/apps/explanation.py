@@ -32,6 +32,7 @@ from lmql_lite.models.base import (
     Scorer,
     ScoreRequest,
     StreamPiece,
+    as_model,
 )
 from lmql_lite.tokens import Source
 
@@ -121,7 +122,7 @@ class UnaskedSession(Session):
         if self.unasked is None:
             found = super().model(model)
             self.unasked = UnaskedServer(found) if isinstance(found, Completer) else UnaskedScorer(found)
-        return self.unasked
+        return as_model(self.unasked)
 
 
 @dataclass(slots=True)

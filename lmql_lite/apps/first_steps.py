@@ -120,9 +120,9 @@ def _configured() -> str:
 
 
 def _probed(model: str) -> str:
-    """Kind, epsilon and price of a model in this process (S5)."""
+    """Kind and epsilon of a model in this process (S5)."""
     from lmql_lite.models.registry import load
-    from lmql_lite.models.transformers import TransformersModel
+    from lmql_lite.models.transformers.scorer import TransformersModel
 
     try:
         loaded = load(model)
@@ -130,12 +130,8 @@ def _probed(model: str) -> str:
         return str(error)
     if not isinstance(loaded, TransformersModel):
         return "states no noise: that is measured of models that torch runs"
-    kind = f"noisy: scores differ between passes, epsilon {loaded.epsilon:.1e} nats"
-    kind = kind if loaded.epsilon else "exact: scores are the same bits in every pass"
-    ratios = loaded.exact_price()
-    if ratios is None:
-        return f"{kind}; it is fed one sequence after the other"
-    return f"{kind}; exact passes take {ratios[0]:.2f} times as long for a prompt, and {ratios[1]:.2f} times for a step"
+    noisy = f"noisy: scores differ between passes, epsilon {loaded.epsilon:.1e} nats"
+    return noisy if loaded.epsilon else "exact: scores are the same bits in every pass"
 
 
 def _smol() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lmql_lite.apps.terminal import counted, note, reporting, write, write_object
-from lmql_lite.errors import CacheError, InputError, ModelError
+from lmql_lite.errors import CacheError, InputError
 
 if TYPE_CHECKING:
     from lmql_lite.cache.kv.kv_page import KVKey
@@ -69,15 +69,12 @@ def _audited(name: str, texts: list[str], ask: str, policies: tuple[str, ...]) -
     from lmql_lite.cache.kv.block_reuse import BlockReuse, prefilled_by
     from lmql_lite.cache.kv.kv_blocks import divergence
     from lmql_lite.engine.state import Piece, block_marks
-    from lmql_lite.models.base import ReusesBlocks
     from lmql_lite.models.registry import load
 
     chosen = [BlockPolicy.parse(policy) for policy in policies]
     found = load(name)
-    if not isinstance(found, ReusesBlocks):
-        raise ModelError(f"{name} cannot move blocks of a prompt", hint="use a model such as local:NAME or smol")
+    found.with_blocks(chosen[0])  # raises where it cannot
     model: Any = found
-    model.with_blocks(chosen[0])  # whether it can
     tokenizer, gap = model.tokenizer, Piece(b"\n\n", None, "prompt")
     pieces = [piece for at, text in enumerate(texts) for piece in (Piece(text.encode(), None, "prompt", block=at), gap)]
     ids = tokenizer.encode(b"".join(piece.data for piece in pieces))

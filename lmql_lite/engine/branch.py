@@ -14,7 +14,9 @@ from lmql_lite.engine.copying import only_reads
 from lmql_lite.engine.environment import Context, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.frame import Frame, own
-from lmql_lite.engine.generate.generator import Generator, HoleFill
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill
+from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import OptionScores
@@ -30,7 +32,7 @@ class OpenHole:
 
     op: Hole
     term: Term
-    fill: HoleFill[Any, Any]
+    fill: Fill
     judge: Judge | None
     """None if the hole accepts every text as its value."""
     shown: int = 0
@@ -38,7 +40,8 @@ class OpenHole:
     rejections: int = 0
 
     def fork(self, generator: Generator) -> OpenHole:
-        return replace(self, fill=self.fill.fork(generator), judge=self.judge and self.judge.fork())
+        fill = self.fill.fork(generator.path, generator.ledger)
+        return replace(self, fill=fill, judge=self.judge and self.judge.fork())
 
     def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
@@ -102,6 +105,7 @@ class Branch:
         fork = object.__new__(Branch)
         fork.state, fork.value, fork.is_over = self.state, self.value, self.is_over
         fork.frames = [frame.fork() for frame in self.frames]
+        assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
         fork.generator = self.generator.fork()
         fork.ledger = fork.generator.ledger
         fork.hole = self.hole and self.hole.fork(fork.generator)

@@ -108,7 +108,7 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
         elif step.token.fate == "kept":
             text_stays = waiting >= len(step.token.data)
             waiting -= len(step.token.data)
-            ledger.remove(step, text_stays=text_stays)
+            ledger.drop(step, "removed")
             if text_stays:
                 continue
             step = replace(step, token=replace(step.token, fate="removed"))

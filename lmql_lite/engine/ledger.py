@@ -1,4 +1,4 @@
-"""Ledger of a run: its tokens and its costs. A result checks the ledger against its tokens (law 6)."""
+"""Ledger of a run: its costs. Counts of tokens are made from the record of the path, so that they add up (law 6)."""
 
 from __future__ import annotations
 
@@ -93,23 +93,15 @@ class Ledger:
         self.notices: list[str] = []
         """Sentences about the server that a user should read."""
         self.drafted = Drafted()
-        self._kept: Counter[str] = Counter()
-        self._prompt = 0
-        self._wasted = 0
+        self._unread = 0
+        """Number of tokens of a server that have no part in the text."""
         self._bills: list[Bill] = []
 
     def fork(self) -> Ledger:
         """The ledger of another branch of the run, with the same tokens so far."""
         fork = copy(self)
         fork.events, fork.drafted = [], self.drafted.fork()
-        fork._kept = Counter(self._kept)
         return fork
-
-    def prune(self, steps: Iterable[Step]) -> list[Token]:
-        """Adds tokens of branches that were given up and are in no result. Returns them as pruned."""
-        pruned = [replace(step.token, fate="pruned") for step in steps if step.token.hole is not None]
-        self._wasted += len(pruned)
-        return pruned
 
     def source(self, node: Node, run: int) -> Source:
         """The source of a token after `node` that `run` asked for (S31)."""
@@ -121,37 +113,19 @@ class Ledger:
         """Records a token that joins the path."""
         self.events.append(events.TokenMoved(step.token, step.node, step.parent, choosable=choosable))
         self.drafted.missed.discard(step.node)
-        if step.token.hole is None:
-            self._prompt += 1
-        else:
-            self._kept[step.token.source] += 1
-            if self.drafted.events:
-                self.events += self.drafted.events
-                self.drafted.events = []
+        if step.token.hole is not None and self.drafted.events:
+            self.events += self.drafted.events
+            self.drafted.events = []
 
-    def add_prompt(self, steps: Sequence[Step], moves: list[events.TokenMoved]) -> None:
-        """Records tokens of the program's own text. `moves` are the events of the first ones; the others are appended
-        to it."""
-        moves += [events.TokenMoved(step.token, step.node, step.parent) for step in steps[len(moves) :]]
-        self.events += moves
+    def add_prompt(self, steps: Sequence[Step]) -> None:
+        """Records tokens of the program's own text."""
+        self.events += [events.TokenMoved(step.token, step.node, step.parent) for step in steps]
         if self.drafted.missed:
             self.drafted.missed.difference_update(step.node for step in steps)
-        self._prompt += len(steps)
 
     def drop(self, step: Step, fate: Fate) -> None:
         """Records a kept token that leaves the path."""
         self.events.append(events.TokenMoved(replace(step.token, fate=fate), step.node, step.parent))
-        if step.token.hole is None:
-            self._prompt -= 1
-        else:
-            self._kept[step.token.source] -= 1
-            self._wasted += 1
-
-    def remove(self, step: Step, *, text_stays: bool) -> None:
-        """Records a token that leaves the path with its query (S26). `text_stays`: the text joins the path again."""
-        self.drop(step, "removed")
-        if text_stays and step.token.hole is not None:
-            self._wasted -= 1
 
     def reject(self, steps: Iterable[Step]) -> list[Step]:
         """Records steps that leave the path as rejected. Returns those of a hole."""
@@ -225,36 +199,40 @@ class Ledger:
 
     def used(self, path: Iterable[int]) -> None:
         """Counts tokens of a server as wasted if no part of them is on the path on which the run ends."""
-        self._wasted = len(set(self._arrived).difference(path)) if self._arrived else 0
+        self._unread = len(set(self._arrived).difference(path)) if self._arrived else 0
 
-    def usage(self) -> Usage:
+    def usage(self, record: Sequence[Token]) -> Usage:
+        """Usage of a run whose path has this record of tokens."""
+        kept = Counter(token.source if token.hole is not None else None for token in record if token.fate == "kept")
+        prompt_tokens = kept.pop(None, 0)
         if self.by_server:
             return Usage(
                 requests=self.requests,
                 forward_passes=None,
                 prompt_tokens=_sum(bill.prompt_tokens for bill in self._bills),
                 completion_tokens=_sum(bill.completion_tokens for bill in self._bills),
-                tokens_from_cache=self._kept["cache"],
-                tokens_from_model=self._kept["model"],
-                tokens_forced=self._kept["forced"],
-                wasted_tokens=self._wasted,
+                tokens_from_cache=kept["cache"],
+                tokens_from_model=kept["model"],
+                tokens_forced=kept["forced"],
+                wasted_tokens=self._unread,
                 received_tokens=len(self._arrived),
                 provider_cached_tokens=_sum(bill.cached_tokens for bill in self._bills),
                 reasoning_tokens=_sum(bill.reasoning_tokens for bill in self._bills),
                 cost=self.budget.cost_of(self._bills),
             )
         passes = self.meter.passes
+        wasted = sum(token.hole is not None and token.fate != "kept" for token in record)
         return Usage(
             requests=self.requests,
             forward_passes=self.meter.forward_passes,
-            prompt_tokens=self._prompt,
-            completion_tokens=sum(self._kept.values()) + self._wasted,
-            tokens_from_cache=self._kept["cache"],
-            tokens_from_model=self._kept["model"],
-            tokens_forced=self._kept["forced"],
-            draft_accepted=self._kept["draft"],
+            prompt_tokens=prompt_tokens,
+            completion_tokens=sum(kept.values()) + wasted,
+            tokens_from_cache=kept["cache"],
+            tokens_from_model=kept["model"],
+            tokens_forced=kept["forced"],
+            draft_accepted=kept["draft"],
             draft_rejected=len(self.drafted.missed),
-            wasted_tokens=self._wasted,
+            wasted_tokens=wasted,
             tokens_fed=passes.fed or None,
             kv_from_memory=passes.reused.get("memory"),
             kv_from_disk=passes.reused.get("disk"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.decoding import Decoding, Reading
+from lmql_lite.engine.decode.decoder import Decoder
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
@@ -22,8 +22,7 @@ class Opened:
     asks anew. Entries of a `fresh` tree replace the known ones. `reads_only`: new entries are not stored. `sources` are
     the lists of notices of the cache and of a model that reuses blocks; notices may still be added to them."""
 
-    runs: list[Decoding]
-    run: Reading
+    run: Decoder
     settings: Settings
     model: LocalModel | RemoteModel
     trees: ModelTrees | None

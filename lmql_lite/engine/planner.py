@@ -9,9 +9,9 @@ from typing import Any
 
 from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine.foreseen import Foreseen, NotForeseen
-from lmql_lite.engine.generate.generator import lookahead_at
-from lmql_lite.engine.generate.question import PushDown, requested, text_engine
+from lmql_lite.engine.forms import Forms, requested, text_engine
 from lmql_lite.engine.plan import Plan, PlannedHole, Way
+from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import Settings, checked
 from lmql_lite.errors import ConstraintError, InputError, Span
@@ -97,7 +97,7 @@ class _Holes:
         self._foreseen = foreseen
         self._server = server
         self._engine = text_engine(by_server=server is not None)
-        self._pushing = PushDown(self._engine, server or Capabilities(""))
+        self._forms = Forms(self._engine, server or Capabilities(""))
         self._terms = {at: self._condition(op) for at, op in enumerate(self._ops) if isinstance(op, Hole)}
 
     def planned(self, *, isolated: bool, speculates: bool) -> Iterator[PlannedHole]:
@@ -122,7 +122,7 @@ class _Holes:
                 later=later,
                 ends=tuple(_ends(op, term, later)),
                 segment=number,
-                way="stops" if isolated and segment == "freely" and self._pushing.stops(op, term) else segment,
+                way="stops" if isolated and segment == "freely" and self._forms.stops(op, term) else segment,
             )
 
     def _condition(self, op: Hole) -> tuple[Term, tuple[str, ...]]:
@@ -171,7 +171,7 @@ class _Holes:
         if any(unknown) and lookahead.schema is None:
             stops = self._server.stops and not op.may_reject and (isolated or not lookahead.goes_on)
             return ("later" if self._server.takes_languages or stops else "freely"), many
-        asked = self._pushing.question(op, lookahead, tells=self._tells)
+        asked = self._forms.form(op, lookahead, tells=self._tells)
         return asked.way, asked.lookahead.holes
 
 

@@ -252,5 +252,5 @@ def rows_at_once(model: str | Model | None, program: Program, session: Session, 
     found = constant_model(model, program, session)
     if found is None:
         return asked or SEQUENCES
-    own = int(getattr(found, "sequences", SEQUENCES))
+    own = found.sequences
     return own if asked is None else asked if isinstance(found, Completer) else min(asked, own)

@@ -9,13 +9,14 @@ from functools import partial
 from lmql_lite.cache.kv.block_policy import CBlock
 from lmql_lite.engine import events
 from lmql_lite.engine.blocks import LeavingReturn
-from lmql_lite.engine.branch import Branch, OpenHole
+from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, called_at, interpolated
-from lmql_lite.engine.filling import decorate, look, open_hole, show
 from lmql_lite.engine.frame import Elsewhere, Frame, answered
-from lmql_lite.engine.generate.generator import Generator, fail_unfilled, matcher_of
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import fail_unfilled
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State, noted
@@ -26,6 +27,7 @@ from lmql_lite.errors import BudgetError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Program, PromptText, Return, Try, Turn
+from lmql_lite.tokens import Token
 
 
 class Run:
@@ -90,12 +92,12 @@ class Run:
                 if forced := fill.forced(state):
                     branch.state = fill.force(state, forced)
                 else:
-                    candidates = fill.candidates(fill.settle(state))  # the tokens that the condition allows next
+                    pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
                     try:
-                        choice = await fill.choose(candidates)  # known, in flight, or asked of the model
+                        choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
                     except ModelError as error:
                         fail_unfilled(hole.op, error)
-                    branch.state = fill.commit(candidates, choice)  # the token joins the path, the ledger, the events
+                    branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
                     if fill.thinks:
                         self.steps.left += 1
                         return
@@ -103,7 +105,7 @@ class Run:
                     branch.state = await fill.call_tools(branch.state)
                 await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
                 if ahead and branch.hole is hole:
-                    await self._run_ahead(branch, hole, min(ahead, self.steps.left))
+                    self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
         except BaseException as error:
             raised = error
         if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
@@ -112,23 +114,6 @@ class Run:
             finally:
                 raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
-
-    async def _run_ahead(self, branch: Branch, hole: OpenHole, most: int) -> None:
-        """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them."""
-        fill, done = hole.fill, 0
-        if hole.op.may_reject or branch.frame.decoration is not None:
-            return
-        is_guarded = branch.is_guarded
-        while done < most and (state := fill.known(branch.state)) is not None:
-            done += 1
-            branch.state = state
-            matcher = matcher_of(branch.state)
-            if matcher.ending is not None:
-                await look(branch, hole)
-                break
-            if not is_guarded:
-                show(branch, hole, matcher)
-        self.steps.left -= done
 
     async def ways(self, branch: Branch, most: int) -> list[Way]:
         """The next tokens of a branch that `may_part`; none after an exception that the query handles."""
@@ -148,7 +133,7 @@ class Run:
 
         async def go() -> None:
             assert branch.hole is not None, "a hole is open"
-            branch.state = _parting(branch).commit(way.candidates, way.choice)
+            branch.state = _parting(branch).take(way.pick, way.choice)
             await look(branch, branch.hole)
 
         await self._guarded(branch, go())
@@ -166,14 +151,16 @@ class Run:
         except GeneratorExit:
             pass
 
-    def result(self, branch: Branch) -> Result:
+    def result(self, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
+        """The result of a branch; `pruned` are tokens of branches that were given up."""
         state, frame = branch.state, branch.frames[0]
+        record = state.tokens() + pruned
         return Result(
             prompt=state.text,
             variables=dict(frame.variables),
             value=branch.value,
-            tokens=state.tokens(),
-            usage=branch.ledger.usage(),
+            tokens=record,
+            usage=branch.ledger.usage(record),
             endings=dict(frame.endings),
             seed=self.seed,
             model=self.generator.model,

@@ -21,11 +21,11 @@ from lmql_lite.cache.top_k import MISS, Miss, TopK, question
 from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import SpelledPrompts
+from lmql_lite.engine.state import TokenChoice
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
-from lmql_lite.tokens import Source, Token
+from lmql_lite.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,6 @@ class DraftPlace(NamedTuple):
     fitting: Callable[[tuple[int, ...]], int]
 
 
-class TokenChoice(NamedTuple):
-    """A token, its raw log-probability, and its source. `is_close` is True if the model's noise might have changed the
-    choice; None if no scores were read, or the model states no noise."""
-
-    token: int
-    logprob: float
-    source: Source
-    is_close: bool | None = None
-
-
 class Scheduler:
     """Scheduler of one model and its tree, for one event loop. All questions of one tick of the loop are one call of
     the model, and no call waits for another one.
@@ -80,10 +70,10 @@ class Scheduler:
         speculate: bool = False,
         replay: bool = False,
     ) -> None:
-        """`epsilon` is that of a `NoisyScorer`, `marks` are those of a `MediaScorer`."""
+        """`epsilon` and `marks` are those of the scorer."""
         self.scorer = scorer
         self.tree = tree
-        self.prompts = SpelledPrompts()
+        self._spelled, self._eos = scorer.tokenizer.vocabulary, scorer.tokenizer.eos
         self.speculates = speculate and not replay
         self._replay = replay
         self._epsilon = epsilon
@@ -116,7 +106,8 @@ class Scheduler:
             return known
         answer = self._recall(node, mask, sampling, penalties)
         if answer is not None:
-            return TokenChoice(answer.token, answer.logprob, ledger.source(node, answer.run))
+            data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
+            return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
         if self._replay:
             raise self._unknown(node)
         if node not in self._asked:
@@ -189,7 +180,8 @@ class Scheduler:
         if self._epsilon is not None:
             path = self.tree.path_hash(node)
             is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
-        return TokenChoice(token, logprob, ledger.source(node, entry.run), is_close)
+        data = b"" if token in self._eos else self._spelled[token] or b""
+        return TokenChoice(token, data, logprob, ledger.source(node, entry.run), is_close)
 
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties

@@ -21,7 +21,7 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
-from lmql_lite.engine.decode.decoding import Decoding, decoding
+from lmql_lite.engine.decode.decoder import Decoder, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.frame import NestedCall
@@ -36,7 +36,7 @@ from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
-from lmql_lite.models.base import Capabilities, Completer, Model, ReusesBlocks, Scorer
+from lmql_lite.models.base import Capabilities, Completer, Model, Scorer, as_model
 from lmql_lite.models.registry import load
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Program
@@ -45,7 +45,7 @@ Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
-Schedulers = dict[tuple[SharedModel[Any], bool, bool], Any]
+Schedulers = dict[tuple[SharedModel, bool, bool], Any]
 """Schedulers of one cache, by model, `replay` and `speculate`."""
 FileOptions = tuple[str, int, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
@@ -122,13 +122,10 @@ class Session:
         return tuple(path for path, _, _, reads_only in self._files if not reads_only)
 
     def model(self, model: str | Model | None) -> Model:
-        """A model by its id, loaded once; a model object is returned unchanged. Raises ModelError."""
+        """A model by its id, loaded once; a model object is returned as a Scorer or Completer. Raises ModelError."""
         wanted = (self.default or os.environ.get("LQ_MODEL") or DEMO) if model is None else model
         if not isinstance(wanted, str):
-            if isinstance(wanted, type) or not (hasattr(wanted, "fingerprint") or isinstance(wanted, Completer)):
-                hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
-                raise ModelError(f"{wanted!r} is not a model", hint=hint)
-            return wanted
+            return as_model(wanted)
         if wanted not in self._models:
             self._models[wanted] = load(wanted)
         return self._models[wanted]
@@ -222,7 +219,7 @@ class Session:
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes)
             fresh.record()
-        runs = list[Decoding]()
+        runs, ledgers = list[Decoder](), list[Ledger]()
         elsewhere = partial(self._elsewhere, found, calls, account)
         first, count = settings.sampling(), 1 if settings.has_beams else settings.results
         for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
@@ -234,26 +231,22 @@ class Session:
             generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
             run = Run(program, environment, settings, sampling, generator, elsewhere, before)
             runs.append(decoding(settings.decoder_name)(run))
+            ledgers.append(ledger)
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         sources = list[Sequence[str]]()
         if isinstance(entry, RemoteModel):
-            sources += [each.run.generator.ledger.notices for each in runs]
+            sources += [each.notices for each in ledgers]
         else:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
             sources += [] if entry.blocks is None else [entry.blocks.notices]
         sources += [trees.notices] if trees is not None and trees.has_file else []
-        return Opened(runs, together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
+        return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""
         known = self._reused.setdefault(model, {})
         if policy not in known:
-            if not isinstance(model, ReusesBlocks):
-                raise ModelError(
-                    f"{model.name} does not support blocks={policy}: it cannot move blocks of a prompt",
-                    hint="leave blocks= out, or use a model in this process, such as local:NAME",
-                )
             known[policy] = model.with_blocks(policy)
         return known[policy]
 
@@ -272,7 +265,7 @@ class Session:
             environment = environment_of(nested.program, nested.inputs)
             await header(nested.program, environment)
             model = await evaluate(named.value, environment)
-        if model is None or self.model(model) is here:
+        if model is None or self.model(model) == here:
             return None
         settings = settings.changed({"n": None, "decoder": "argmax" if settings.has_beams else settings.decoder})
         stream = self.stream(nested.program, nested.inputs, settings, model, calls, account, before)
@@ -311,7 +304,7 @@ class Session:
 
     def _generator(
         self,
-        model: SharedModel[Any],
+        model: SharedModel,
         settings: Settings,
         trees: ModelTrees | None,
         fresh: TokenTree | None,
@@ -320,6 +313,7 @@ class Session:
     ) -> Generator:
         """The generator of one run, with the scheduler that it shares with the other runs of this loop."""
         speculate, replay = settings.speculate, settings.cache_mode == "replay"
+        scheduler: Any
         if trees is None:
             scheduler = model.scheduler(TokenTree(), speculate=False, replay=False)
         elif fresh is not None:

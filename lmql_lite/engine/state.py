@@ -24,6 +24,8 @@ from lmql_lite.tokens import Role, Source, Token
 
 TEMPLATE = ""
 """Hole name of template text: the model reads it, and it is not part of the prompt."""
+NO_ID = -1
+"""Token id of a stretch of text that has none."""
 UNREAD = " "
 """Hole name of unread text: it is part of the prompt, and the model does not read it."""
 LEAST_BLOCK = 16
@@ -52,6 +54,22 @@ class Piece:
     def is_of(self, hole: str | None) -> bool:
         """True if the piece is text of the open hole, which has this name."""
         return hole is not None and self.hole == hole and not self.is_ended
+
+
+class TokenChoice(NamedTuple):
+    """A token that may come next: its id, its bytes (b"" at the end of the text), its raw log-probability if that is
+    known, and its source.
+
+    `is_close` is True if the model's noise might have changed the choice; None if no scores were read, or the model
+    states no noise. `node` is the one to which a token of a server leads, if it is known.
+    """
+
+    token: int
+    data: bytes
+    logprob: float | None
+    source: Source
+    is_close: bool | None = None
+    node: Node | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 from lmql_lite.cache.sampling import mix
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.environment import environment_of, sayable
-from lmql_lite.engine.filling import bind, check
 from lmql_lite.engine.frame import MOST_DEEP, Callable, Caller, Elsewhere, Frame, NestedCall, answered
+from lmql_lite.engine.hole import bind, check
 from lmql_lite.engine.settings import header
 from lmql_lite.errors import QueryError
 from lmql_lite.program.holes import asked
@@ -83,7 +83,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
     seed = mix(branch.frame.sampling.seed, branch.calls)
     branch.calls += 1
     settings = branch.frame.settings.of_query(await header(nested.program, environment), seed)
-    branch.state = branch.generator.begin_call(branch.state)
+    branch.state = branch.generator.path.resolve(branch.state)
     caller = Caller(op, nested, branch.term(op), branch.state)
     if elsewhere is not None:
         other = await elsewhere(nested, settings, branch.state.text)

@@ -1,11 +1,11 @@
-"""Protocols of the two kinds of model (S35): local scorers and servers. Higher floors use these and name no vendor."""
+"""The two kinds of model (S35): local scorers and servers. Higher floors use these and name no vendor."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.media import Media
+from lmql_lite.media import Media, article
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Role, Tokenizer
+
+Row = NDArray[np.float32]
+"""Natural log-probabilities of the whole vocabulary."""
 
 
 @dataclass(slots=True)
@@ -25,6 +28,12 @@ class PassCounts:
 
     fed: int = 0
     reused: dict[str, int] = field(default_factory=dict)
+
+    def add(self, fed: int, known: int, tier: str = "memory") -> None:
+        """Counts a sequence: its tokens that were fed, and those that a tier had; "" for a row of the same pass."""
+        self.fed += fed
+        if known and tier:
+            self.reused[tier] = self.reused.get(tier, 0) + known
 
 
 class KVScope:
@@ -68,59 +77,59 @@ class ScoreRequest:
         return ids[: max(ends, default=0)], ends
 
 
-class Scorer(Protocol):
-    """Local model: scores the whole vocabulary after any prefix of token ids.
+class ModelObject:
+    """Base of model objects. Methods of LMQL's models raise an error that says what to write instead."""
 
-    It may have `sequences`, the number of texts that it can advance at once without recomputing any of them; without
-    it, 8 rows of a data set run at a time.
-    """
+    name: str
+    """Id that users write: `demo`, `local:gpt2`, `openai/NAME`."""
+    sequences: int = 8
+    """Rows of a data set that run at the same time: texts that a local model advances at once without recomputing any,
+    or simultaneous requests to a server."""
+    use_caches: bool = True
+    """False if every hole of every run computes its prompt anew, as with the option of a run."""
 
-    @property
-    def name(self) -> str:
-        """Id that users write: `demo`, `local:gpt2`."""
-        ...
+    def with_blocks(self, policy: BlockPolicy) -> Scorer:
+        """Scorer over the same network, which reuses blocks at other places by this policy. Raises ModelError where it
+        cannot."""
+        raise ModelError(
+            f"{self.name} does not support blocks={policy}: it cannot move blocks of a prompt",
+            hint="leave blocks= out, or use a model in this process, such as local:NAME",
+        )
 
-    @property
-    def fingerprint(self) -> str:
-        """Digest of everything that scores depend on: weights, tokenizer, quantisation, adapter (S4)."""
-        ...
+    if not TYPE_CHECKING:
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+        def __getattr__(self, name: str) -> NoReturn:
+            function = name if name.removesuffix("_sync") in ("score", "generate") else ""
+            instead = f"; write lq.{function}(prompt, ..., model=...)" if function else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
 
-    @property
-    def context_length(self) -> int:
-        """Maximum number of tokens in a sequence, bos included."""
-        ...
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+class Scorer(ModelObject):
+    """Local model: scores the whole vocabulary after any prefix of token ids. A class of one's own needs `name`,
+    `fingerprint`, `tokenizer`, `context_length` and `score`, and need not be derived from this one."""
+
+    fingerprint: str
+    """Digest of everything that scores depend on: weights, tokenizer, quantisation, adapter (S4)."""
+    tokenizer: Tokenizer
+    context_length: int
+    """Maximum number of tokens in a sequence, bos included."""
+    epsilon: float | None = None
+    """Two tokens whose scores are further apart than this, in nats, never change places, whatever else is in a pass; 0
+    for an exact model, whose scores are the same bits in every pass; None where that is not known (S5)."""
+    marks: frozenset[int] = frozenset()
+    """Token ids of which each is the first one of an item on a path. The model never chooses one."""
+    reuses_blocks: bool = False
+    """True if the blocks of a prompt are reused at other places: then a mark stands before each of them on a path."""
+    notices: Sequence[str] = ()
+    """Sentences that a user should read."""
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """Natural log-probabilities, normalised, shape (vocabulary,), per request and position.
 
         Scores of a sequence depend neither on the rest of the batch nor on keys and values in memory (S5).
         Raises ModelError for a sequence longer than `context_length`.
         """
-        ...
-
-
-@runtime_checkable
-class NoisyScorer(Scorer, Protocol):
-    """Local model that states how much its scores depend on what else is in a pass."""
-
-    @property
-    def epsilon(self) -> float:
-        """Two tokens whose scores are further apart than this, in nats, never change places; 0 for an exact model,
-        whose scores are the same bits in every pass (S5)."""
-        ...
-
-
-@runtime_checkable
-class MediaScorer(Scorer, Protocol):
-    """Local model that also accepts pictures, videos or clips."""
-
-    @property
-    def marks(self) -> frozenset[int]:
-        """Token ids of which each is the first one of an item on a path. The model never chooses one."""
-        ...
+        raise NotImplementedError
 
     def show(self, item: Media) -> tuple[int, ...]:
         """Tokens that stand for an item in the ids of a request: a mark, and the bytes of its digest.
@@ -128,30 +137,15 @@ class MediaScorer(Scorer, Protocol):
         The item can be asked about as long as the caller keeps it. Raises ModelError where the model takes none of its
         modality.
         """
-        ...
-
-
-@runtime_checkable
-class ReusesBlocks(Protocol):
-    """Scorer whose blocks can be reused at other places."""
-
-    def with_blocks(self, policy: BlockPolicy) -> Scorer:
-        """Scorer over the same network, which reuses blocks by this policy. Raises ModelError where it cannot."""
-        ...
-
-
-@runtime_checkable
-class BlockScorer(Protocol):
-    """Scorer that reuses the blocks of a prompt at other places. On its paths, a mark stands before each block."""
-
-    @property
-    def notices(self) -> Sequence[str]:
-        """Sentences about blocks that a user should read."""
-        ...
+        raise ModelError(
+            f"{self.name} only reads text, so it cannot be shown {article(item.modality)}",
+            span=item.span,
+            hint="use a vision-language or audio model, such as local:Qwen/Qwen2-VL-2B-Instruct",
+        )
 
     def mark(self, length: int) -> int:
         """Token that stands before a block of `length` tokens: beyond the vocabulary, so that no text has it."""
-        ...
+        return len(self.tokenizer.vocabulary) + length
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,20 +288,12 @@ class Capabilities:
     """Usage of the probe, at most one token; None if it cost nothing, or was reported before."""
 
 
-@runtime_checkable
-class Completer(Protocol):
-    """Model behind a server: text in, a stream of text out. It may have `sequences`, its maximum number of simultaneous
-    requests."""
+class Completer(ModelObject):
+    """Model behind a server: text in, a stream of text out. A class of one's own needs `name`, `place`, `probe` and
+    `stream`, and need not be derived from this one."""
 
-    @property
-    def name(self) -> str:
-        """Id that users write: `openai/NAME`."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Address of the server and name of the model there; known before the first probe."""
-        ...
+    place: str
+    """Address of the server and name of the model there; known before the first probe."""
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """Capabilities of the server, probed once before anything is spent. Raises ModelError.
@@ -315,19 +301,63 @@ class Completer(Protocol):
         `known` is the result of an earlier probe. For a server that `probe_costs` and was not probed in this process,
         it is returned without a probe. The first request then probes the server, which may have changed (S4).
         """
-        ...
+        raise NotImplementedError
 
     def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """Continuation of `prompt`; the last piece has `finish`. Closing the stream cancels the request.
 
         Raises ModelError, with one sentence and the remedy, if the request fails for good; earlier pieces stay valid.
         """
-        ...
+        raise NotImplementedError
 
     async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
         """Log-probability of each option as the next text (S25). Raises ModelError if the server cannot score."""
-        ...
+        raise ModelError(f"{self.name} does not report log-probabilities")
 
+
+Model = Scorer | Completer
+
+
+class _Foreign:
+    """Model object of a class that is not derived from ours, with our defaults for what it lacks. Two of one object are
+    equal."""
+
+    def __init__(self, model: object) -> None:
+        self._model = model
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "_model")
+        return getattr(own, name) if not name.startswith("_") and hasattr(own, name) else super().__getattribute__(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Foreign) and other._model is self._model
+
+    def __hash__(self) -> int:
+        return id(self._model)
+
+
+class _ForeignScorer(_Foreign, Scorer):
+    pass
+
+
+class _ForeignCompleter(_Foreign, Completer):
+    pass
+
+
+def as_model(given: object) -> Model:
+    """A model object as a Scorer or Completer: itself, or wrapped where its class is not derived from ours. Raises
+    ModelError for what is neither."""
+    if isinstance(given, Scorer | Completer):
+        return given
+    for kind, needs in ((_ForeignScorer, _SCORER), (_ForeignCompleter, _COMPLETER)):
+        if not isinstance(given, type) and all(hasattr(given, name) for name in needs):
+            return kind(given)
+    hint = 'give its name, such as model="demo", or a model object such as lq.model("demo")'
+    raise ModelError(f"{given!r} is not a model", hint=hint)
+
+
+_SCORER = ("name", "fingerprint", "tokenizer", "context_length", "score")
+_COMPLETER = ("name", "place", "probe", "stream")
 
 MAX_BROKEN = 3
 """Number of answers to one request that may break off: after the last of them it is given up."""
@@ -343,24 +373,8 @@ def broken_again(error: BrokenOff) -> ModelError:
     return ModelError(f"{error.message}, {MAX_BROKEN} times in a row", hint=hint)
 
 
-Model = Scorer | Completer
-
 BEFORE_REQUEST: ContextVar[Callable[[], None]] = ContextVar("BEFORE_REQUEST", default=lambda: None)
 """Called by a Completer before each request that may cost something, those of a probe and repeated ones included.
 
 It counts the request for the run that waits, and raises BudgetError where it would be one too many.
 """
-
-
-class ModelObject:
-    """Base of model objects. Methods of LMQL's models raise an error that says what to write instead."""
-
-    use_caches = True
-    """False if every hole of every run computes its prompt anew, as with the option of a run."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            function = name if name.removesuffix("_sync") in ("score", "generate") else ""
-            instead = f"; write lq.{function}(prompt, ..., model=...)" if function else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import tokenizers
 
@@ -81,19 +81,9 @@ class ChatFormat:
         raise ModelError(f"the model's chat template does not allow {{:{role}}} after {{:{last}}}", hint=hint)
 
 
-@runtime_checkable
-class Chatting(Protocol):
-    """Tokenizer of a model that may have a chat template."""
-
-    @property
-    def chat(self) -> ChatFormat | None:
-        """Chat format; None without a chat template."""
-        ...
-
-
 def chat_of(tokenizer: object) -> ChatFormat | None:
     """Chat format of a tokenizer; None for a model without turns."""
-    return tokenizer.chat if isinstance(tokenizer, Chatting) else None
+    return getattr(tokenizer, "chat", None)
 
 
 def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
@@ -102,13 +92,13 @@ def read_chat(folder: Path, backend: tokenizers.Tokenizer) -> ChatFormat | None:
     A template that cannot be used gives a format without turns, whose `problem` is the reason. `backend` is the
     tokenizer as saved; it stays unchanged.
     """
-    settings = _settings(folder / "tokenizer_config.json")
+    settings = settings_in(folder / "tokenizer_config.json")
     try:
         template = _template(folder, settings)
         if template is None:
             return None
-        names = {**_settings(folder / "special_tokens_map.json"), **settings}
-        spelled = {name: spelling for name in _SPECIAL_NAMES if (spelling := _spelling(names.get(name)))}
+        names = {**settings_in(folder / "special_tokens_map.json"), **settings}
+        spelled = {name: found for name in _SPECIAL_NAMES if (found := spelling_of(names.get(name)))}
         return _TemplateReader(_Renderer(template, spelled), _Splitter.of(backend)).read()
     except _Unfit as problem:
         return ChatFormat(problem=str(problem))
@@ -130,7 +120,7 @@ def chat_of_template(
 def template_text(folder: Path) -> str:
     """Text that the format depends on, for a fingerprint; "" without a template."""
     try:
-        return _template(folder, _settings(folder / "tokenizer_config.json")) or ""
+        return _template(folder, settings_in(folder / "tokenizer_config.json")) or ""
     except _Unfit as problem:
         return str(problem)
 
@@ -371,19 +361,21 @@ def _filled(delimiter: Delimiter) -> Delimiter:
     return tuple(part for part in delimiter if part != b"")
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """Settings in a file of the folder, {} if it is unreadable: the loading of the tokenizer reports that."""
+def settings_in(path: Path) -> dict[str, Any]:
+    """Settings in a JSON file of a model's folder; {} without the file. Raises ModelError for what is not JSON."""
+    if not path.is_file():
+        return {}
     try:
         settings = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
     return settings if isinstance(settings, dict) else {}
 
 
-def _spelling(token: Any) -> str | None:
+def spelling_of(token: Any) -> str | None:
     """Spelling of a special token, given as a string or as `{"content": ...}`."""
-    spelling = token.get("content") if isinstance(token, dict) else token
-    return spelling if isinstance(spelling, str) else None
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else None
 
 
 def _first_line(error: Exception) -> str:

@@ -10,12 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from lmql_lite.models.base import Row
+from lmql_lite.models.live import ScoreJob
 
-from lmql_lite.models.packed_rows import ScoreJob
-
-Row = NDArray[np.float32]
 Answered = Callable[[Sequence[ScoreJob]], list[list[Row]]]
 """Scores of all jobs, from as few passes as can be. Raises what is raised for each of them."""
 

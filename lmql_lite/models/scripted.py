@@ -15,16 +15,16 @@ from hashlib import blake2b
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmql_lite.cache.scores import mix
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import (
     Capabilities,
+    Completer,
     CompletionRequest,
-    ModelObject,
     Prompt,
-    Scored,
+    Row,
+    Scorer,
     ScoreRequest,
     StreamPiece,
 )
@@ -75,7 +75,7 @@ class ScriptedTokenizer:
         return b"".join(self.vocabulary[token] or b"" for token in ids)
 
 
-class ScriptedModel(ModelObject):
+class ScriptedModel(Scorer):
     """A Scorer over a script.
 
     `script` is a text that continues from wherever the text so far has reached in it (a text that left the script is
@@ -89,6 +89,7 @@ class ScriptedModel(ModelObject):
     """
 
     context_length = 4096
+    tokenizer: ScriptedTokenizer
 
     def __init__(
         self,
@@ -111,14 +112,14 @@ class ScriptedModel(ModelObject):
         self._levels = levels
         self.fingerprint = f"scripted:{_identity(script, seed, certainty, levels, tuple(words))}"
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         self.calls += 1
         return [
             [self._scores(request.prefix + request.new_ids[:position]) for position in request.positions]
             for request in requests
         ]
 
-    def _scores(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
+    def _scores(self, ids: tuple[int, ...]) -> Row:
         self.positions += 1
         if len(ids) > self.context_length:
             raise ModelError(
@@ -136,29 +137,22 @@ class ScriptedModel(ModelObject):
             wanted = self.script(self.tokenizer.decode(ids))
             logits[self.tokenizer.first(wanted) if wanted else 1] += self._certainty
         logits -= logits.max()
-        logprobs: NDArray[np.float32] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+        logprobs: Row = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
         return logprobs
 
 
-class ScriptedCompleter:
+class ScriptedCompleter(Completer):
     """A Completer over the same scripts: token by token, with `stops` and `max_tokens` as on servers."""
 
     def __init__(self, script: str | Script, *, words: Sequence[bytes] = WORDS, name: str = "scripted-server") -> None:
-        self.name = name
+        self.name = self.place = name
         self.script = spoken(script) if isinstance(script, str) else partial(continued, script)
         self.requests = 0
         self._tokenizer = ScriptedTokenizer(words)
         self.fingerprint = f"{name}:{_identity(script, tuple(words))}"
 
-    @property
-    def place(self) -> str:
-        return self.name
-
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         return Capabilities(self.fingerprint, stops=4)
-
-    async def score(self, prompt: Prompt, options: Sequence[str]) -> Scored:
-        raise ModelError(f"{self.name} does not report log-probabilities")
 
     async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         self.requests += 1

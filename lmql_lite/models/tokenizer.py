@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lmql_lite.errors import ModelError
-from lmql_lite.models.chat import ChatFormat, read_chat
+from lmql_lite.models.chat import ChatFormat, read_chat, settings_in, spelling_of
 from lmql_lite.tokens import common_length
 
 _SPACE = "\u2581"
@@ -58,8 +59,8 @@ class HFTokenizer:
         self._last = LastText(self.vocabulary) if self._has_boundaries() else None
 
     @classmethod
-    def from_folder(cls, folder: Path) -> HFTokenizer:
-        """Tokenizer from `tokenizer.json` and the special ids in the files beside it."""
+    def from_folder(cls, folder: Path, *, eos: Iterable[int] = (), size: int = 0) -> HFTokenizer:
+        """Tokenizer from `tokenizer.json` and the special ids in the files beside it, in addition to `eos`."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ModelError(f"{folder} has no tokenizer.json", hint="use the folder of a model")
@@ -67,21 +68,23 @@ class HFTokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the only class that the library raises
             raise ModelError(f"{path} cannot be read: {error}") from error
-        named, config = _settings(folder / "tokenizer_config.json"), _settings(folder / "config.json")
-        generation = _settings(folder / "generation_config.json")
-        eos = {
-            *_ids(config.get("eos_token_id")),
-            *_ids(generation.get("eos_token_id")),
-            *_named(backend, named.get("eos_token")),
-        }
-        before = tuple(backend.encode("", add_special_tokens=True).ids)
-        bos = tuple(number for number in before if number not in eos)
-        if not bos and named.get("add_bos_token"):
-            bos = tuple(_named(backend, named.get("bos_token")))
-        elif named.get("add_bos_token") is False:
+        if not backend.get_vocab_size():
+            raise ModelError(f"{path} has no tokens", hint="is the folder complete?")
+        backend.no_truncation()
+        backend.no_padding()
+        config, generation = settings_in(folder / "config.json"), settings_in(folder / "generation_config.json")
+        named = settings_in(folder / "special_tokens_map.json") | settings_in(folder / "tokenizer_config.json")
+        ends = {*eos, *_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))}
+        ends.update(_named(backend, named.get("eos_token")))
+        text = backend.encode("a", add_special_tokens=True)
+        before = takewhile(lambda pair: pair[1], zip(text.ids, text.special_tokens_mask, strict=True))
+        bos = tuple(number for number, _ in before)
+        if named.get("add_bos_token") is False:
             bos = ()
-        chat = read_chat(folder, backend)
-        return cls(backend, bos=bos, eos=eos, size=int(config.get("vocab_size") or 0), chat=chat)
+        elif not bos and named.get("add_bos_token"):
+            bos = tuple(_named(backend, named.get("bos_token")))
+        size = size or int(config.get("vocab_size") or 0)
+        return cls(backend, bos=bos, eos=ends, size=size, chat=read_chat(folder, backend))
 
     def encode(self, text: bytes) -> tuple[int, ...]:
         if self._last is None or len(text) < LONG:
@@ -286,16 +289,6 @@ def _single_bytes(
     return {byte: number for byte, number in spelled if number is not None}
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    return settings if isinstance(settings, dict) else {}
-
-
 def _ids(value: Any) -> list[int]:
     """An id, a list of ids or nothing, as these files write it."""
     if value is None:
@@ -305,6 +298,6 @@ def _ids(value: Any) -> list[int]:
 
 def _named(backend: tokenizers.Tokenizer, token: Any) -> list[int]:
     """The id of a token that is given by its spelling, bare or as `{"content": ...}`."""
-    spelling = token.get("content") if isinstance(token, dict) else token
-    number = backend.token_to_id(spelling) if isinstance(spelling, str) else None
+    spelled = spelling_of(token)
+    number = None if spelled is None else backend.token_to_id(spelled)
     return [] if number is None else [number]

@@ -55,7 +55,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.budget import Cost
 from lmql_lite.engine.result import Result, Usage
 from lmql_lite.errors import InputError, LmqlLiteError, Span
-from lmql_lite.models.media_decoding import is_thumbnail, thumbnail
+from lmql_lite.models.media.decoding import is_thumbnail, thumbnail
 from lmql_lite.observe.alternatives import Alternative, alternatives
 from lmql_lite.observe.codecs import Fields, Object, Wrong, field_of, public, read_as
 from lmql_lite.plain import plain

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from lmql_lite.engine import events
 from lmql_lite.engine.result import Result, Usage
 from lmql_lite.html import ledger, page, run_view, shown
-from lmql_lite.models.media_decoding import is_thumbnail
+from lmql_lite.models.media.decoding import is_thumbnail
 from lmql_lite.observe.lines import Line, asked_of
 from lmql_lite.plain import plain
 

@@ -1,7 +1,7 @@
 """Symbols: the objects that stand for a hole while its `where` is evaluated. Their comparisons are terms.
 
-`X` is a text, `len(X)` a count, `int(X)` a number, `X.age` of a record a place. A comparison that no term expresses raises
-Unguided: Python judges it (S21).
+`X` is a text, `len(X)` a count, `int(X)` a number, `X.age` of a record a place. A comparison that no term expresses
+raises Unguided: Python judges it (S21).
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def test_bash_completes_commands_and_leaves_files_to_the_shell(shell: Shell, tmp
         assert done.stdout.split() == [expected]
 
 
-def test_the_doctor_tells_kind_epsilon_and_price_of_a_local_model(
+def test_the_doctor_reports_kind_and_epsilon_of_a_local_model(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
@@ -219,10 +219,6 @@ def test_the_doctor_tells_kind_epsilon_and_price_of_a_local_model(
     with monkeypatch.context() as patched:
         patched.setattr("lmql_lite.models.registry.load", lambda _: model)
         told = json.loads(shell("doctor", "--json", "--model", "local:tiny").out)["local:tiny"]
-    assert re.fullmatch(
-        r"noisy: scores differ between passes, epsilon \d\.\de-0\d nats; "
-        r"exact passes take \d+\.\d\d times as long for a prompt, and \d+\.\d\d times for a step",
-        told,
-    )
+    assert re.fullmatch(r"noisy: scores differ between passes, epsilon \d\.\de-0\d nats", told)
     assert "states no noise" in shell("doctor", "--model", "demo").out
     assert "there is no such folder" in shell("doctor", "--model", "local:./nothing").out

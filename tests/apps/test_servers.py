@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.apps.terminal import money
-from lmql_lite.engine.generate.question import TOKEN_BYTES, tokens_for
+from lmql_lite.engine.forms import TOKEN_BYTES, tokens_for
 from lmql_lite.models.openai import gate
 from tests.apps.test_cli import Shell
 from tests.models.api import KEY

@@ -9,7 +9,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine.budget import Cost
-from lmql_lite.engine.generate.question import TOKEN_BYTES, tokens_for
+from lmql_lite.engine.forms import TOKEN_BYTES, tokens_for
 from lmql_lite.models.base import Capabilities, ServerUsage
 from tests.models.api import run as waited
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config

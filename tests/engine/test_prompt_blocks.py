@@ -15,8 +15,8 @@ from lmql_lite.models.base import ScoreRequest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.block_model import BlockModel  # noqa: E402
-from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+from lmql_lite.models.transformers.blocks import BlockModel  # noqa: E402
+from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 from tests.models.test_transformers import HEADS, LAYERS, SHAPE, save, tokenizer  # noqa: E402
 
 FIRST = "Pack the brown stick at last, a week at the sea is what it is sticky for. " * 2

@@ -16,12 +16,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import SpelledPrompts
 from lmql_lite.engine.state import State
+from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import ModelError
-from lmql_lite.models.chat import TODAY, ChatFormat, chat_of, read_chat, template_text
+from lmql_lite.models.chat import TODAY, ChatFormat, read_chat, template_text
 from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.tokens import Role
 from tests.models import templates
@@ -54,12 +53,12 @@ def on_the_path(tokenizer: HFTokenizer, talk: Talk) -> tuple[tuple[int, ...], St
     """Ids and state after these turns, where the assistant is about to be asked."""
     tree = TokenTree()
     vocabulary = Vocabulary(tokenizer.vocabulary, tokenizer.eos)
-    path = TokenPath(tree, tokenizer, vocabulary, Ledger(1), SpelledPrompts(), chat_of(tokenizer))
     assert tokenizer.chat is not None
+    path = TemplatePath(tokenizer.chat, tree, tokenizer, vocabulary, Ledger(1))
     state = path.start()
     for role, text in talk:
-        state = path.begin(state, role, tokenizer.chat).say(text)
-    state = path.settle(path.begin(state, "assistant", tokenizer.chat))
+        state = path.begin(state, role).say(text)
+    state = path.settle(path.begin(state, "assistant"))
     assert state.held == () == state.pending
     return tree.path(state.node), state
 

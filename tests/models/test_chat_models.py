@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 
 TALK = """
 "{:user}What is 2+2?[A]{:user}And 3+3?{:assistant}[B]{:user}So?[C]"

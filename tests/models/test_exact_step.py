@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.exact_step import MOST_ROWS, exact_step  # noqa: E402
+from lmql_lite.models.transformers.exactness import MOST_ROWS, exact_step  # noqa: E402
 
 
 def network(dtype: Any = torch.float32, width: int = 256) -> Any:

@@ -19,8 +19,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.packed_rows import PackedRows  # noqa: E402
-from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+from lmql_lite.models.transformers.rows import PackedRows  # noqa: E402
+from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 from tests.cache.kv.tiny_models import CONFIGS, tiny  # noqa: E402
 from tests.models.byte_tokenizers import byte_tokenizer  # noqa: E402
 

@@ -17,7 +17,7 @@ import lmql_lite as lq
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.engine import events
 from lmql_lite.models.base import PassCounts
-from lmql_lite.models.media_decoding import thumbnail
+from lmql_lite.models.media.decoding import thumbnail
 from lmql_lite.observe.lines import Lines, read
 from lmql_lite.observe.report import report as page_of
 from lmql_lite.plain import plain
@@ -29,7 +29,6 @@ LIMIT = "where len(TOKENS(X)) < 6"
 SEEN = {
     "llava": ("image", [picture(0), picture(1, (40, 40))]),
     "qwen2_vl": ("image", [picture(0), picture(1, (112, 40))]),
-    "whisper": ("audio", [clip(0)]),
     "qwen2_audio": ("audio", [clip(0), clip(1, 0.5)]),
     "gemma3": ("image", [picture(0), picture(1, (40, 40))]),
     "qwen2_5_omni": ("image", [picture(0), picture(1, (112, 40))]),
@@ -78,16 +77,10 @@ def shown(model: Any, items: list[Any]) -> tuple[int, ...]:
 @torch.inference_mode()
 def own_logits(model: Any, ids: tuple[int, ...], items: list[Any]) -> Any:
     """Logits after the whole path by the network's own forward, with pixels or samples and no cache."""
-    from lmql_lite.models.media_decoding import decode_audio, decode_image
+    from lmql_lite.models.media.decoding import decode_audio, decode_image
 
     network, encoding = model._network, model.encoding
     entries = model._entries(items)
-    if encoding.is_speech:
-        (item,) = items
-        features = encoding._sounds(decode_audio(item, 16000), sampling_rate=16000, return_tensors="pt")
-        at = ids.index(model._mark)
-        text = torch.tensor([ids[:at] + ids[at + 33 :]])
-        return network(input_features=features["input_features"], decoder_input_ids=text).logits[0, -1]
     tokens = torch.from_numpy(model._unfolded(ids, entries).tokens)[None]
     last = {"logits_to_keep": torch.tensor([tokens.shape[1] - 1])} if "logits_to_keep" in model._takes else {}
     if items[0].modality == "audio":
@@ -126,7 +119,7 @@ def test_a_warm_run_encodes_and_decodes_nothing_and_its_logits_are_bit_equal(
     assert (again.encoder_calls, again.decodes) == (0, 0) and max(counts) <= len(items)
     assert torch.equal(first, second)
     assert float((first[0] - own_logits(again, ids, items)).abs().max()) <= 1e-5  # of a batch, encoders round otherwise
-    again._prefixes.clear()
+    again._prefixes.live.all.clear()
     alone = shown(again, items[:1])
     assert torch.equal(again.logits(alone, [len(alone)])[0], own_logits(again, alone, items[:1]))
 
@@ -217,7 +210,7 @@ def test_positions_are_those_of_the_models_own_index(models: dict[str, Any]) -> 
     entries = model._entries(items)
     whole = model._unfolded(ids, entries)
     tokens = torch.from_numpy(whole.tokens)[None]
-    from lmql_lite.models.media_decoding import decode_image
+    from lmql_lite.models.media.decoding import decode_image
 
     grid = model.encoding._images(images=[decode_image(item) for item in items], return_tensors="pt")["image_grid_thw"]
     types = (tokens == model.encoding.image_token).int()
@@ -278,13 +271,13 @@ def test_a_prefix_hit_never_ends_inside_an_item(name: str, folders: dict[str, Pa
     ids = shown(chunked, items)
     ends = range(3, len(ids) + 1, 9)
     for end in ends:  # also ones inside of an item, whose hit is rounded down to its beginning
-        chunked._prefixes.clear()
+        chunked._prefixes.live.all.clear()
         chunked.logits(ids[: 1 + len(ids) // 2], [1])
         inside = end if not _is_inside(ids, end, chunked._mark) else len(ids)
         whole = chunked._unfolded(ids, chunked._entries(items))
         assert chunked._prefixes.longest(whole, end - 1).length in set(whole.starts.tolist())
         found = chunked.logits(ids[:inside], [inside])
-        fresh._prefixes.clear()
+        fresh._prefixes.live.all.clear()
         assert float((found - fresh.logits(shown(fresh, items)[:inside], [inside])).abs().max()) <= 1e-5
 
 
@@ -296,7 +289,7 @@ def test_pictures_whose_attention_runs_both_ways_are_read_in_one_piece(models: d
     """A second picture behind a known prefix: the library loses the mask of a picture as soon as there is a past."""
     assert {name for name, model in models.items() if model._in_one_piece} == {"gemma3"}
     model, items = models["gemma3"], media("gemma3")
-    model._prefixes.clear()
+    model._prefixes.live.all.clear()
     alone, both = shown(model, items[:1]), shown(model, items)
     model.logits(alone, [len(alone)])
     counts = PassCounts()
@@ -361,28 +354,6 @@ def test_check_12_kv_is_found_by_another_process_and_never_that_of_another_item(
     assert sum(counts.reused.values()) <= len(second.tokenizer.bos) + len(second.tokenizer.encode(b"See"))
 
 
-def test_a_speech_model_computes_the_keys_of_its_clip_once(models: dict[str, Any]) -> None:
-    model, item = models["whisper"], lq.audio(clip(30))
-    ids = shown(model, [item]) + model.tokenizer.encode(b" one two three")
-    model._prefixes.clear()
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    hooks = [layer.encoder_attn.k_proj.register_forward_hook(count) for layer in model._network.model.decoder.layers]
-    whole = []
-    for end in range(len(ids) - 3, len(ids) + 1):
-        whole.append(model.logits(ids[:end], [end])[0])
-    assert calls == len(hooks)
-    for hook in hooks:
-        hook.remove()
-    model._prefixes.clear()
-    at_once = model.logits(ids, range(len(ids) - 3, len(ids) + 1))
-    assert float((at_once - torch.stack(whole)).abs().max()) <= 1e-5
-
-
 def test_live_keys_and_values_stay_within_the_stated_memory(folders: dict[str, Path]) -> None:
     model = lq.model(f"local:{folders['llava']}", kv=KVCacheConfig(max_local_cpu_size=0.0))
     ids = shown(model, []) + model.tokenizer.encode(b"some text of some tokens")
@@ -395,7 +366,7 @@ def test_live_keys_and_values_stay_within_the_stated_memory(folders: dict[str, P
 def test_every_token_of_a_span_has_a_number_of_its_own_in_the_chain() -> None:
     import hashlib
 
-    from lmql_lite.models.media_path import span_chain
+    from lmql_lite.models.media.path import span_chain
 
     digests = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(20_000)]
     numbers = {number for digest in digests for number in span_chain(digest, 5)}
@@ -452,7 +423,7 @@ def test_a_bad_item_is_an_error_at_its_place_and_nothing_is_cached(
 
 def test_a_clip_of_no_seconds_is_an_error_at_its_place(models: dict[str, Any]) -> None:
     with pytest.raises(lq.InputError, match="lasts 0 seconds") as raised:
-        lq.run_sync(f'"{{audio(data)}}:[X]" {LIMIT}', {"data": clip(0, 0.0)}, model=models["whisper"])
+        lq.run_sync(f'"{{audio(data)}}:[X]" {LIMIT}', {"data": clip(0, 0.0)}, model=models["qwen2_audio"])
     assert raised.value.span is not None and raised.value.span.source == "{audio(data)}"
 
 

@@ -12,15 +12,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models import pass_probe  # noqa: E402
-from lmql_lite.models.exact_step import exact_step  # noqa: E402
-from lmql_lite.models.packed_rows import PackedRows, ScoreJob  # noqa: E402
-from lmql_lite.models.pass_probe import can_pack, noise  # noqa: E402
-from lmql_lite.models.single_rows import SingleRows  # noqa: E402
+from lmql_lite.models import model_files  # noqa: E402
+from lmql_lite.models.live import ScoreJob  # noqa: E402
+from lmql_lite.models.transformers.exactness import exact_step, facts_of  # noqa: E402
+from lmql_lite.models.transformers.rows import PackedRows, SingleRows, cache_kind  # noqa: E402
 from tests.cache.kv.tiny_models import CONFIGS, RECURRENT, tiny  # noqa: E402
 
 LENGTH = 300
 """Longer than a page, so that its border is crossed."""
+
+
+@pytest.fixture(autouse=True)
+def probed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path / "home"))
 
 
 def text(seed: int, count: int) -> tuple[int, ...]:
@@ -45,10 +49,10 @@ def in_four_ways(rows: PackedRows, ids: tuple[int, ...]) -> dict[str, Any]:
     for end in (7, 60, 255):  # behind 7, layers with a window and without one begin with the same key
         run(rows, (ids[:end], (end,)))
     (found["chunks"],) = run(rows, (ids, ends))
-    rows.live.clear()
+    rows.live.all.clear()
     run(rows, (ids[: LENGTH - 10], (LENGTH - 10,)))
     found["steps"] = torch.cat([run(rows, (ids[:end], (end,)))[0] for end in ends])
-    rows.live.clear()
+    rows.live.all.clear()
     others = [text(seed, 20 + 90 * seed) for seed in range(1, 4)]
     run(rows, (ids[: LENGTH - 10], (LENGTH - 10,)), *((other, (len(other),)) for other in others))
     steps = []
@@ -56,7 +60,7 @@ def in_four_ways(rows: PackedRows, ids: tuple[int, ...]) -> dict[str, Any]:
         grown = [((*other, *(9,) * step), (len(other) + step,)) for other in others]
         steps.append(run(rows, grown[0], (ids[:end], (end,)), *grown[1:])[1])
     found["batches"] = torch.cat(steps)
-    rows.live.clear()
+    rows.live.all.clear()
     run(rows, (ids[:250], (250,)))
     branches = [((*ids[:at], 3, 4, 5), (at + 3,)) for at in (LENGTH - 8, LENGTH - 5, 251, LENGTH - 2)]
     found["trees"] = run(rows, *branches, (ids, ends))[-1]
@@ -66,7 +70,8 @@ def in_four_ways(rows: PackedRows, ids: tuple[int, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_rows_score_as_the_networks_own_pass(kind: str) -> None:
     network, ids = tiny(kind), text(11, LENGTH)
-    assert can_pack(network) == (256, True)
+    facts = facts_of(network, kind, exact=False)
+    assert (facts.width, facts.is_fed_rows, facts.step) == (256, True, 0) and 0 < facts.noise < 1e-3
     expected = own(network, ids)[-10:]
     for way, logits in in_four_ways(PackedRows(network, 1 << 30), ids).items():
         assert (logits - expected).abs().max() < 1e-4, way
@@ -74,51 +79,50 @@ def test_rows_score_as_the_networks_own_pass(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_exact_passes_give_the_same_bits_in_every_way(kind: str, dtype: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path))
+def test_exact_passes_give_the_same_bits_in_every_way(kind: str, dtype: str) -> None:
     network = copy.deepcopy(tiny(kind)).to(getattr(torch, dtype))
-    rows, ids = PackedRows(network, 1 << 30, step=exact_step(network)), text(12, LENGTH)
-    found = noise(rows, network, kind)
-    rows.forget()
+    facts = facts_of(network, kind, exact=True)
+    rows, ids = PackedRows(network, 1 << 30, step=facts.step), text(12, LENGTH)
     (whole,) = run(rows, (ids, range(LENGTH - 9, LENGTH + 1)))
     rows.forget()
-    if found:  # Conv1D of GPT-2 in bfloat16, on processors without instructions for it: then the probe says so
+    if not facts.step:  # Conv1D of GPT-2 in bfloat16, on processors without instructions for it: then the probe says so
         assert (kind[:4], dtype) == ("gpt2", "bfloat16")
         return
     for way, logits in in_four_ways(rows, ids).items():
         assert torch.equal(logits, whole), (way, (logits - whole).abs().max())
 
 
-@pytest.mark.parametrize("kind", [*CONFIGS, *RECURRENT])
-def test_the_probe_finds_the_noise_of_passes_that_are_not_exact(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path))
-    monkeypatch.setattr(pass_probe, "_LONG", 600.0)
-    network = tiny(kind)
-    rows = PackedRows(network, 1 << 30) if kind in CONFIGS else SingleRows(network, 512)
-    found = noise(rows, network, kind)
-    assert 0 < found < 1e-3
-    assert not (tmp_path / "probes").exists()  # it did not take long
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_the_probe_finds_what_recurrent_networks_can(kind: str) -> None:
+    facts = facts_of(tiny(kind), kind, exact=True)
+    assert (facts.is_fed_rows, facts.kind, facts.step) == (False, "state", 0) and 0 <= facts.noise < 1e-3
 
 
 def test_a_probe_that_took_long_is_remembered_for_its_model(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path))
-    monkeypatch.setattr(pass_probe, "_LONG", 0.0)
-    network = tiny("llama")
-    found = noise(PackedRows(network, 1 << 30), network, "one")
-    again, other = PackedRows(network, 1 << 30), PackedRows(network, 1 << 30)
-    assert noise(again, network, "one") == found and again.passes == 0
-    assert noise(other, network, "another") == found and other.passes > 0
-    assert noise(PackedRows(network, 1 << 30, step=exact_step(network)), network, "one") == 0
+    network, place = tiny("llama"), tmp_path / "home" / "probes.json"
+    found = facts_of(network, "one", exact=False)
+    assert not place.exists()  # it did not take long
+    monkeypatch.setattr(model_files, "_LONG", 0.0)
+    facts_of(network, "one", exact=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(network, "forward", None)  # running the network would fail
+        assert facts_of(network, "one", exact=False) == found
+        for identity, exact in (("another", False), ("one", True)):
+            with pytest.raises(TypeError):
+                facts_of(network, identity, exact=exact)
+    for damage in ("", "[]", "{", place.read_text().replace('"width": 256', '"width": 255')):
+        place.write_text(damage)
+        assert facts_of(network, "one", exact=False) == found
 
 
 def test_keys_that_come_from_a_tier_give_the_same_bits() -> None:
-    from lmql_lite.models.kv_rows import KVSequence
+    from lmql_lite.models.transformers.passes import KVSequence
 
     network = tiny("qwen2, grouped queries")
     rows, ids = PackedRows(network, 1 << 30, step=exact_step(network)), text(13, LENGTH)
     (whole,) = run(rows, (ids, (LENGTH - 3, LENGTH)))
-    kv = tuple((keys.clone(), values.clone()) for keys, values in rows.live.all[0].kv.kv())
-    rows.live.clear()
+    kv = tuple((keys.clone(), values.clone()) for keys, values in rows.live.all[0].state.kv())
+    rows.live.all.clear()
     rows.live.put(ids[:280], KVSequence.of(kv, 280))
     fed = rows.fed
     assert torch.equal(run(rows, (ids, (LENGTH - 3, LENGTH)))[0], whole) and rows.fed - fed == 20
@@ -127,8 +131,7 @@ def test_keys_that_come_from_a_tier_give_the_same_bits() -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_token_of_a_recurrent_network_costs_a_token(kind: str) -> None:
     network, ids = tiny(kind), text(14, 60)
-    assert can_pack(network)[1] is False
-    rows = SingleRows(network, 1 << 20)
+    rows = SingleRows(network, cache_kind(network))
     assert rows.kind == "state"
     expected = own(network, ids)
     for end in range(20, 61):

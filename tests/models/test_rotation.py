@@ -18,7 +18,7 @@ import lmql_lite as lq  # noqa: E402
 from lmql_lite.errors import LmqlLiteError, ModelError  # noqa: E402
 from lmql_lite.models.base import ScoreRequest  # noqa: E402
 from lmql_lite.models.demo import DemoModel  # noqa: E402
-from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 
 TOKENIZER = DemoModel.load().tokenizer
 SIZE = len(TOKENIZER.vocabulary)
@@ -188,10 +188,10 @@ def test_keys_from_disk_are_those_of_the_right_rotation(kind: str, tmp_path: Pat
 def test_prompts_in_several_passes_are_rotated_by_their_whole_length(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lmql_lite.models import packed_rows
+    from lmql_lite.models.transformers import rows
 
     scorer, own = model(kind), Own(kind)
-    monkeypatch.setattr(packed_rows, "PASS_TOKENS", 10)
+    monkeypatch.setattr(rows, "PASS_TOKENS", 10)
     check(scorer, own, (text(5, 2 * BORDER), 0), (text(6, BORDER), 0))
 
 
@@ -261,7 +261,7 @@ def test_the_context_is_as_long_as_the_scaled_rotation_reads(kind: str) -> None:
     ],
 )
 def test_context_lengths_as_configs_of_known_models_give_them(stated: int, scaling: Any, length: int) -> None:
-    from lmql_lite.models.context_length import context_length
+    from lmql_lite.models.transformers.checkpoint import context_length
 
     config = transformers.Qwen2Config(**{**_SHAPE, "max_position_embeddings": stated}, rope_scaling=scaling)
     assert context_length(config) == length

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'lmql-lite[local]'")
 
 from lmql_lite.models.tokenizer import HFTokenizer
-from lmql_lite.models.transformers import TransformersModel
+from lmql_lite.models.transformers.scorer import TransformersModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smol")]
 

@@ -21,17 +21,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
-from lmql_lite.models import checkpoint, model_files
+from lmql_lite.models import model_files
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.registry import load
+from lmql_lite.models.transformers import checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.packed_rows import PackedRows  # noqa: E402
-from lmql_lite.models.transformers import TransformersModel  # noqa: E402
+from lmql_lite.models.transformers.rows import PackedRows  # noqa: E402
+from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 
 TEXT = [
     "Things to pack for a week at the sea:",
@@ -229,10 +230,10 @@ def test_what_is_remembered_is_bounded_in_bytes(llama_folder: Path) -> None:
     rows = model._rows
     assert isinstance(rows, PackedRows)
     ask(model, ScoreRequest(ids(1, 40)))
-    rows.live.max_bytes = 3 * rows.live.nbytes
+    rows.live.max_size = 3 * rows.live.size
     for seed in range(20):
         check(model, truth, ScoreRequest(ids(seed, 25 + seed % 4 * 10)))
-        wait_until(lambda: rows.live.nbytes <= rows.live.max_bytes)  # memory is freed after the answer
+        wait_until(lambda: rows.live.size <= rows.live.max_size)  # memory is freed after the answer
     assert len(rows.live.all) >= 3
 
 
@@ -241,14 +242,14 @@ def test_a_fork_shares_what_is_before_it(llama_folder: Path) -> None:
     ask(model, ScoreRequest(stem))
     rows = model._rows
     assert isinstance(rows, PackedRows)
-    alone = rows.live.nbytes
+    alone = rows.live.size
     ask(model, *(ScoreRequest(stem, (option,), (1,)) for option in range(5, 9)))
-    assert len(rows.live.all) == 4 and rows.live.nbytes <= alone + 4 * alone * 32 // 50
+    assert len(rows.live.all) == 4 and rows.live.size <= alone + 4 * alone * 32 // 50
 
 
 def test_the_head_sees_only_the_places_that_were_asked_for(llama: TransformersModel) -> None:
     seen: list[int] = []
-    hook = llama._network.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    hook = llama.network.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
     ask(llama, ScoreRequest(ids(16, 30), ids(17, 5), (0, 5)))
     hook.remove()
     assert seen == [2]
@@ -280,13 +281,13 @@ def test_threads_and_loops_share_a_model(llama: TransformersModel, llama_folder:
 
 def test_the_loop_is_free_while_the_model_works(llama: TransformersModel) -> None:
     async def both() -> bool:
-        gate, forward = threading.Event(), llama._network.forward
+        gate, forward = threading.Event(), llama.network.forward
 
         def gated(*given: Any, **named: Any) -> Any:
             gate.wait(10)
             return forward(*given, **named)
 
-        llama._network.forward = gated
+        llama.network.forward = gated
         scoring = asyncio.create_task(llama.score([ScoreRequest(ids(27, 4))]))
         await asyncio.sleep(0.05)
         waited = not scoring.done()
@@ -352,7 +353,7 @@ def test_half_precision_on_the_cpu(stored: str, wanted: str | None, used: str, t
     config = transformers.LlamaConfig(**SHAPE, **LAYERS, **HEADS)
     save(tmp_path, config, lambda config: transformers.LlamaForCausalLM(config).to(getattr(torch, stored)))
     model = load(f"local:{tmp_path}", device="cpu", dtype=wanted)
-    assert isinstance(model, TransformersModel) and model._network.dtype == getattr(torch, used)
+    assert isinstance(model, TransformersModel) and model.network.dtype == getattr(torch, used)
     (row,) = ask(model, ScoreRequest(ids(28, 6)))[0]
     assert row.dtype == np.float32 and abs(np.exp(row.astype(np.float64)).sum() - 1) < 1e-5
 
@@ -447,7 +448,7 @@ def test_what_cannot_be_scored_is_said(llama: TransformersModel) -> None:
 
 def test_scores_that_are_no_numbers(llama: TransformersModel) -> None:
     with torch.no_grad():
-        llama._network.model.norm.weight.fill_(float("nan"))
+        llama.network.model.norm.weight.fill_(float("nan"))
     with pytest.raises(ModelError, match="not numbers"):
         ask(llama, ScoreRequest((2, 3)))
 
@@ -459,7 +460,7 @@ def test_running_out_of_memory_is_said_and_survived(llama: TransformersModel, mo
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(llama._network, "forward", full)
+        patch.setattr(llama.network, "forward", full)
         with pytest.raises(ModelError, match="out of memory on a text of 2 tokens"):
             ask(llama, ScoreRequest((2, 3)))
     assert ask(llama, ScoreRequest((2, 3)))
@@ -533,7 +534,7 @@ def test_the_registry_knows_it(llama_folder: Path) -> None:
 SILENT = """
 import asyncio, logging, sys
 from lmql_lite.models.base import ScoreRequest
-from lmql_lite.models.transformers import TransformersModel
+from lmql_lite.models.transformers.scorer import TransformersModel
 assert not {"torch", "transformers"} & set(sys.modules)
 model = TransformersModel.load(sys.argv[1])
 asyncio.run(model.score([ScoreRequest((2, 3, 4)), ScoreRequest((2, 3, 4), (5,), (0, 1)), ScoreRequest((2, 9))]))

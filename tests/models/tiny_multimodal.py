@@ -109,36 +109,6 @@ def qwen2_vl(folder: Path) -> Path:
     return saved(folder, transformers.Qwen2VLForConditionalGeneration(config), words, pictures)
 
 
-def whisper(folder: Path) -> Path:
-    words = tokenizer(["<|startoftranscript|>"])
-    start = words.convert_tokens_to_ids("<|startoftranscript|>")
-    words.add_special_tokens({"bos_token": "<|startoftranscript|>"})
-    words.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        "<|startoftranscript|> $A", special_tokens=[("<|startoftranscript|>", start)]
-    )
-    sounds = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=2)
-    config = transformers.WhisperConfig(
-        vocab_size=len(words),
-        num_mel_bins=16,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        max_source_positions=100,
-        max_target_positions=256,
-        decoder_start_token_id=start,
-        bos_token_id=start,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.eos_token_id,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-    )
-    return saved(folder, transformers.WhisperForConditionalGeneration(config), words, sounds)
-
-
 def qwen2_audio(folder: Path) -> Path:
     words = tokenizer(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"])
     sounds = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=2)
@@ -284,7 +254,6 @@ def paligemma(folder: Path) -> Path:
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "llava": llava,
     "qwen2_vl": qwen2_vl,
-    "whisper": whisper,
     "qwen2_audio": qwen2_audio,
     "gemma3": gemma3,
     "qwen2_5_omni": qwen2_5_omni,

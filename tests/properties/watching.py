@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
-from lmql_lite.engine import filling, subquery
+from lmql_lite.engine import hole, subquery
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.program.ops import Hole
+from lmql_lite.tokens import Token
 from tests.properties.plain_where import FUNCTIONS, STOPS
 from tests.properties.whole_programs import WRITTEN, Filling, Query
 
@@ -80,7 +81,7 @@ class Watch:
 def watched() -> Iterator[Watch]:
     """Watches all runs inside the context. A finished run raises AssertionError if it broke a `where`."""
     watch = Watch()
-    begin, bind, finish = Run._hole, filling.bind, Run.result
+    begin, bind, finish = Run._hole, hole.bind, Run.result
 
     async def watched_begin(run: Run, branch: Branch, op: Hole) -> None:
         watch.opens(branch, op)
@@ -90,15 +91,15 @@ def watched() -> Iterator[Watch]:
         watch.fills(branch, value, text, ending)
         await bind(branch, name, value, text, ending, rest)
 
-    def watched_finish(run: Run, branch: Branch) -> Result:
-        result = finish(run, branch)
+    def watched_finish(run: Run, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
+        result = finish(run, branch, pruned)
         watch.finishes(result, run._program.span.text)
         assert not watch.broken, (watch.broken, run._program.span.text)
         return result
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(Run, "_hole", watched_begin))
-        for room in (filling, subquery):
+        for room in (hole, subquery):
             patches.enter_context(patch.object(room, "bind", watched_bind))
         patches.enter_context(patch.object(Run, "result", watched_finish))
         yield watch

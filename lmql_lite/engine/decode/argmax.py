@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.decoding import Decoding
+from lmql_lite.engine.decode.decoder import Decoder
+from lmql_lite.engine.run import Run
 
 AHEAD = 64
 """Maximum number of known tokens taken before their events are emitted: a millisecond or two."""
 
 
-class OneBranch(Decoding):
+class OneBranch(Decoder):
     """A run that never branches."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def begin(self) -> events.Started:
         started, self._branch = self.run.begin()

@@ -1,13 +1,433 @@
-"""beam: keeps the `n` most likely continuations of all branches."""
+"""beam: keeps the `n` most likely continuations of all branches; the base of the decoders whose branches compete (S24).
+
+Each branch runs to its next question to the model, all questions are asked at once, and the best continuations are
+kept.
+
+One branch leads: it goes as an only branch would, whatever its score, so that the best result is never worse than that
+of argmax. The score of a branch is the sum of the raw log-probabilities of the tokens that the model chose, including
+ends of holes and cut tokens, and of the tokens that conditions forced.
+"""
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.contest import Contest, Continuation
+import asyncio
+import math
+from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from types import FunctionType
+from typing import Any
+
+from lmql_lite.engine import events
+from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.decode.decoder import Decoder, numbered
+from lmql_lite.engine.environment import Context
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import matcher_of
+from lmql_lite.engine.generate.local import LocalGenerator
+from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.run import Run
+from lmql_lite.engine.state import Step
+from lmql_lite.errors import ConstraintError
 
 
-class BeamSearch(Contest):
+class ForcedScore:
+    """Sum of the log-probabilities of a branch's tokens that a condition forced or a query gave (S24).
+
+    It leaves out text that replaces a cut token, because the cut token counts as chosen. `known` has log-probabilities
+    by the identity of steps, for the branch and all its forks.
+    """
+
+    def __init__(self, known: dict[int, tuple[Step, float]] | None = None) -> None:
+        self.sum = 0.0
+        self._known = {} if known is None else known
+        self._newest: Step | None = None
+        """The newest step that the sum includes."""
+
+    def fork(self) -> ForcedScore:
+        fork = ForcedScore(self._known)
+        fork.sum, fork._newest = self.sum, self._newest
+        return fork
+
+    async def weigh(self, generator: Generator, history: Step | None) -> None:
+        """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
+        steps, is_all = _new(history, self._newest)
+        assert isinstance(generator, LocalGenerator), "only a model that scores has several branches"
+        runs = list(_runs([step for step in steps if id(step) not in self._known]))
+        logprobs = await asyncio.gather(*(generator.logprobs(run) for run in runs))
+        for run, answers in zip(runs, logprobs, strict=True):
+            self._known.update((id(step), (step, answer)) for step, answer in zip(run, answers, strict=True))
+        added = [self._known[id(step)][1] for step in steps]
+        self.sum = math.fsum(added if is_all else [self.sum, *added])
+        self._newest = history
+
+
+def _new(history: Step | None, newest: Step | None) -> tuple[list[Step], bool]:
+    """Forced tokens on the path since `newest`, oldest first, or all of them and True if the history was rewritten."""
+    steps, step = [], history
+    while step is not None and step is not newest:
+        token = step.token
+        if token.source == "forced" and token.fate == "kept" and token.logprob is None:
+            steps.append(step)
+        step = step.before
+    return steps[::-1], step is None
+
+
+def _runs(steps: list[Step]) -> Iterator[list[Step]]:
+    """Runs of steps that are consecutive on the path."""
+    run: list[Step] = []
+    for step in steps:
+        if run and run[-1].node != step.parent:
+            yield run
+            run = []
+        run.append(step)
+    if run:
+        yield run
+
+
+@dataclass(slots=True, eq=False)
+class Beam:
+    """A branch that competes. `ways` are its possible next tokens; a beam that leads takes the first."""
+
+    branch: Branch
+    number: int
+    forced: ForcedScore = field(default_factory=ForcedScore)
+    ways: list[Way] = field(default_factory=list)
+    error: ConstraintError | None = None
+
+    @property
+    def score(self) -> float:
+        return self.branch.state.score + self.forced.sum
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Sort key: best first, ties by age."""
+        return -self.score, self.number
+
+    @property
+    def leads(self) -> bool:
+        return self.branch.leads
+
+    @property
+    def is_lost(self) -> bool:
+        return self.error is not None or self.branch.is_rejected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continuation:
+    """A beam and its next token, at its `rank` among the beam's; None if the beam had no choice and went on."""
+
+    beam: Beam
+    way: Way | None = None
+    rank: int = 0
+
+    @property
+    def score(self) -> float:
+        return self.beam.score + (self.way.score if self.way else 0.0)
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        return -self.score, self.beam.number, self.rank
+
+    @property
+    def leads(self) -> bool:
+        return self.beam.leads and not self.rank
+
+
+class BeamSearch(Decoder):
+    """The competing branches of a run. A decoder decides which beams move in a round and which continuations stay."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.live: list[Beam] = []
+        self.best_beams: list[Beam] = []
+        """Beams at their end, best first."""
+        self.width = run.settings.results
+        """Number of results."""
+        self.options = run.settings.given
+        self._ended: list[Beam] = []
+        """Beams at their end that are not scored yet."""
+        self._numbers = 1
+        self._events: list[events.Event] = []
+        self._pruned: list[Step | None] = []
+        """Last steps of beams that were given up."""
+        self._failure: ConstraintError | None = None
+
+    # Decided by a decoder -------------------------------------------------------------------------------------------
+
+    @property
+    def ways(self) -> int:
+        """Maximum number of next tokens that a beam considers."""
+        return self.width
+
+    def moving(self) -> list[Beam]:
+        """The beams that take a token in this round."""
+        return self.live
+
     def kept(self, continuations: list[Continuation]) -> list[Continuation]:
+        """The continuations to keep. A beam that leads always keeps one."""
         return self.best(continuations, self.width)
+
+    @staticmethod
+    def best(continuations: list[Continuation], most: int) -> list[Continuation]:
+        """The most likely continuations, at most `most`; always with the one that leads."""
+        best = sorted(continuations, key=lambda continuation: continuation.order)[:most]
+        leading = [continuation for continuation in continuations if continuation.leads]
+        if leading and leading[0] not in best:
+            best[-1] = leading[0]
+        return best
+
+    def may_win(self, score: float) -> bool:
+        """True if a beam of that score may still become a result."""
+        return len(self.best_beams) < self.width or score > self.best_beams[-1].score
+
+    # A round --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> events.Started:
+        started, first = self.run.begin()
+        self.live.append(Beam(first, 0))
+        return started
+
+    @property
+    def is_over(self) -> bool:
+        return not self.live
+
+    async def advance(self) -> None:
+        """Each moving beam takes one token. Exceptions of the query pass through. A ConstraintError is raised only if
+        no beam is left; it is that of the beam that led."""
+        moving = self.moving()
+        await self._all(self._to_question(beam) for beam in moving)
+        await self._give_up_lost()
+        self._ended = [beam for beam in self.live if beam.branch.is_over]
+        self.live = [beam for beam in self.live if not beam.branch.is_over]
+        if len(self.best_beams) + len(self._ended) >= self.width:  # enough results: maybe no beam is left to ask for
+            await self._all(self._ask(beam) for beam in self._ended)
+            await self._finish()
+        await self._all(self._ask(beam) for beam in (*self.live, *self._ended) if beam in moving)
+        await self._give_up_lost()
+        await self._finish()
+        # of equal beams the best one is kept, and the one that leads
+        await self._give_up(*(beam for beam in _doubles(self.live) if not beam.leads))
+        await self._go(self.kept(self._continuations()))
+        await self._give_up_lost()
+        if not self.live and not self.best_beams:
+            assert self._failure is not None, "a lost beam leaves its error"
+            raise self._failure
+
+    def take_events(self) -> list[events.Event]:
+        for beam in self._all_beams:
+            self._emit(beam)
+        taken, self._events = self._events, []
+        return taken
+
+    def finished(self) -> events.Finished:
+        """The last event. Each result includes the tokens of beams that were given up, as part of its cost."""
+        seen: set[int] = set()
+        for beam in self.best_beams:
+            list(_steps(beam.branch.state.history, seen))
+        lost = (step.token for history in self._pruned for step in _steps(history, seen))
+        pruned, results = tuple(replace(token, fate="pruned") for token in lost if token.hole is not None), []
+        for beam in self.best_beams:
+            results.append(replace(self.run.result(beam.branch, pruned), score=beam.score))
+        return events.Finished(results[0], tuple(results) if self.width > 1 else ())
+
+    async def close(self, error: BaseException | None) -> None:
+        """Closes every beam, also after an exception in one."""
+        try:
+            async with AsyncExitStack() as stack:
+                for beam in self.live if error is not None else ():
+                    stack.push_async_callback(self._close, beam)
+        finally:
+            for beam in self._all_beams:
+                beam.branch.leave()
+            await self.run.generator.close()
+
+    @property
+    def _all_beams(self) -> list[Beam]:
+        return [*self.live, *self._ended, *self.best_beams]
+
+    async def _all(self, works: Iterable[Awaitable[None]]) -> None:
+        """Awaits all concurrently. After all have ended, raises the first exception in their order."""
+        for outcome in await asyncio.gather(*works, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _tried(self, beam: Beam, work: Awaitable[None]) -> None:
+        """Awaits the work; a ConstraintError ends only this beam."""
+        try:
+            await work
+        except ConstraintError as error:
+            beam.error = error
+
+    async def _to_question(self, beam: Beam) -> None:
+        """Steps to the next place where the model is asked for a token of a hole."""
+        branch = beam.branch
+        while not (branch.is_over or beam.is_lost):
+            if branch.hole is not None and not matcher_of(branch.state).forced():
+                return
+            await self._tried(beam, self.run.step(branch))
+
+    async def _ask(self, beam: Beam) -> None:
+        """Asks for the next tokens of a beam and for the scores of its forced tokens. An only token is taken."""
+        branch = beam.branch
+        if branch.is_over:
+            await beam.forced.weigh(branch.generator, branch.state.history)
+        elif may_part(branch):  # the text is settled at once, so its forced tokens are scored in the same pass
+            await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
+        else:  # forced tokens of this step are scored in the next round, whether or not the beam waits for the model
+            before = beam.forced.weigh(branch.generator, branch.state.history)
+            await asyncio.gather(self._tried(beam, self.run.step(branch)), before)
+
+    async def _weigh(self, beam: Beam) -> None:
+        await beam.forced.weigh(beam.branch.generator, beam.branch.state.history)
+
+    async def _look_ahead(self, beam: Beam) -> None:
+        if not beam.ways:
+            beam.ways = await self.run.ways(beam.branch, self.ways)
+
+    async def _finish(self) -> None:
+        """Turns beams at their end into results, and gives up beams that can no longer become one. Scores only fall,
+        except where a query returns, so the beam that leads runs to its end."""
+        self.best_beams = sorted([*self.best_beams, *self._ended], key=lambda beam: beam.order)
+        self._ended = []
+        await self._give_up(*_doubles(self.best_beams))
+        await self._give_up(*self.best_beams[self.width :])
+        await self._give_up(*(beam for beam in self.live if not beam.leads and not self.may_win(beam.score)))
+
+    def _continuations(self) -> list[Continuation]:
+        """The continuations of all beams."""
+        found: list[Continuation] = []
+        for beam in self.live:
+            ways = [Continuation(beam, way, rank) for rank, way in enumerate(beam.ways)]
+            found += ways or [Continuation(beam)]
+        return [each for each in found if each.leads or self.may_win(each.score)]
+
+    async def _go(self, kept: list[Continuation]) -> None:
+        chosen: dict[Beam, list[Continuation]] = {beam: [] for beam in self.live}
+        for continuation in sorted(kept, key=lambda continuation: continuation.rank):
+            chosen[continuation.beam].append(continuation)
+        await self._give_up(*(beam for beam, mine in chosen.items() if not mine))
+        going: list[tuple[Beam, Way]] = []
+        for beam in list(self.live):
+            mine, beam.ways = chosen[beam], []
+            beams = [beam, *(self._fork(beam) for _ in mine[1:])]
+            if len(beams) > 1:
+                self._events.append(events.Forked(beam.number, tuple(each.number for each in beams)))
+            going += [(each, one.way) for each, one in zip(beams, mine, strict=True) if one.way]
+            self.live += beams[1:]
+        await self._all(self._tried(beam, self.run.take(beam.branch, way)) for beam, way in going)
+
+    def _fork(self, beam: Beam) -> Beam:
+        self._emit(beam)
+        fork = Beam(beam.branch.fork(), self._numbers, beam.forced.fork())
+        self._numbers += 1
+        return fork
+
+    # Beams that are given up ----------------------------------------------------------------------------------------
+
+    async def _give_up_lost(self) -> None:
+        lost = [beam for beam in self.live if beam.is_lost]
+        for beam in lost:
+            if beam.error is not None and (beam.leads or self._failure is None):
+                self._failure = beam.error
+        await self._give_up(*lost)
+
+    async def _give_up(self, *beams: Beam) -> None:
+        gone = set(beams)
+        self.live = [beam for beam in self.live if beam not in gone]
+        self.best_beams = [beam for beam in self.best_beams if beam not in gone]
+        for beam in beams:
+            self._pruned.append(beam.branch.state.history)
+            await self._close(beam)
+            self._emit(beam)
+            self._events.append(events.Pruned(beam.number))
+            beam.branch.leave()
+
+    async def _close(self, beam: Beam) -> None:
+        if any(frame.blocks.has_last_words for frame in beam.branch.frames):
+            await self.run.close_branch(beam.branch)
+
+    def _emit(self, beam: Beam) -> None:
+        self._events += [numbered(event, beam.number) for event in beam.branch.take_events()]
+
+
+def may_part(branch: Branch) -> bool:
+    """True if the branch may fork at its hole. A hole with a decoder of its own does not fork."""
+    hole, settings = branch.hole, branch.frame.settings
+    is_plain = hole is not None and isinstance(hole.fill, LocalFill) and hole.op.decoder is None
+    return is_plain and settings.has_beams
+
+
+def _doubles(beams: Iterable[Beam]) -> list[Beam]:
+    """Beams that are equal to a better one."""
+    doubles: list[Beam] = []
+    here: dict[Hashable, list[Beam]] = {}
+    for beam in sorted(beams, key=lambda beam: beam.order):
+        others = here.setdefault(place_of(beam.branch), [])
+        if any(are_equal(beam.branch, other.branch) for other in others):
+            doubles.append(beam)
+        else:
+            others.append(beam)
+    return doubles
+
+
+def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
+    """The steps from the newest back to the first seen one, all marked as seen."""
+    while history is not None and id(history) not in seen:
+        seen.add(id(history))
+        yield history
+        history = history.before
+
+
+# Equality of branches: their places, texts and variables (S24) -----------------------------------------------------
+
+_MADE: tuple[Iterable[Any], ...] = ((), [], "", b"", range(0), {}, {}.values(), {}.items())
+ITERATORS = tuple(type(iter(made)) for made in _MADE)
+"""Types of iterators that a comparison does not advance: two are equal if they yield the same items."""
+
+
+def place_of(branch: Branch) -> Hashable:
+    """A value that is equal for branches at the same place of the program with the same text."""
+    state, hole = branch.state, branch.hole
+    callers = tuple(frame.caller.before.pc for frame in branch.frames if frame.caller is not None)
+    programs = tuple(id(frame.program) for frame in branch.frames)
+    said = state.text.encode() + (matcher_of(state).text if hole else b"")
+    return programs, callers, state.pc, said, branch.is_over, hole is not None, state.turn
+
+
+def are_equal(one: Branch, other: Branch) -> bool:
+    """True if two branches at the same place differ only in their tokens."""
+    return equal(one.value, other.value) and all(
+        mine.blocks.are_those_of(its.blocks)
+        and _equal(mine.environment, its.environment)
+        and _equal(mine.variables, its.variables)
+        for mine, its in zip(one.frames, other.frames, strict=True)
+    )
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
+
+
+def equal(one: Any, other: Any) -> bool:
+    """True if two values are equal; those that cannot be compared count as different, so both branches go on."""
+    if one is other or isinstance(one, Context):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, FunctionType):
+        plain = one.__closure__ is None and other.__closure__ is None
+        return plain and one.__code__ is other.__code__ and equal(one.__defaults__, other.__defaults__)
+    if isinstance(one, ITERATORS):
+        return equal(one.__reduce__(), other.__reduce__())
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(one, dict):
+        return list(one) == list(other) and _equal(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # an __eq__ may raise anything
+        return False
 
 
 DECODING = BeamSearch

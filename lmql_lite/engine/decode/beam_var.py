@@ -6,12 +6,12 @@ ranked by their sums, as with every decoder (S24).
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.contest import Contest, Continuation
+from lmql_lite.engine.decode.beam import BeamSearch, Continuation
 
 ALPHA = 0.7
 
 
-class BeamOfVariables(Contest):
+class BeamOfVariables(BeamSearch):
     def kept(self, continuations: list[Continuation]) -> list[Continuation]:
         holes: dict[int, list[Continuation]] = {}
         for each in continuations:

@@ -6,8 +6,7 @@ After that the best `n` branches continue to their ends.
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.beam import BeamSearch
-from lmql_lite.engine.decode.contest import Beam, Continuation
+from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation
 
 K = 2
 BUDGET = 256

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lmql_lite.engine import events
 from lmql_lite.engine.decode.argmax import OneBranch
-from lmql_lite.engine.decode.decoding import Reading, numbered
+from lmql_lite.engine.decode.decoder import Decoder, numbered
 from lmql_lite.engine.result import Result
 
 DECODING = OneBranch
@@ -15,14 +15,14 @@ AHEAD = 64
 """Maximum number of events that wait for their reader before the runs go on."""
 
 
-class SeveralRuns(Reading):
+class SeveralRuns(Decoder):
     """Several runs of one query, read as one: events are numbered by `state`, and the last event has all results.
 
     An exception of one run ends those after it. If several raise, the exception of the lowest number counts, not the
     earliest: a cache may change when a run ends, but not how. Unless `at_once`, the runs follow one another.
     """
 
-    def __init__(self, runs: Sequence[Reading], *, at_once: bool) -> None:
+    def __init__(self, runs: Sequence[Decoder], *, at_once: bool) -> None:
         self._runs = runs
         self._queue: asyncio.Queue[events.Event | int] = asyncio.Queue(AHEAD + len(runs))
         self._turns = asyncio.Semaphore(len(runs) if at_once else 1)
@@ -75,7 +75,7 @@ class SeveralRuns(Reading):
         for run in self._runs:  # a run that was cancelled before its first step is not closed yet
             await run.close(None)
 
-    async def _drive(self, number: int, run: Reading) -> None:
+    async def _drive(self, number: int, run: Decoder) -> None:
         """Puts the events of a run into the queue, and after the last event or an exception its number."""
         try:
             async with self._turns:

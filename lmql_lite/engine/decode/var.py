@@ -5,12 +5,12 @@ A branch that has filled its hole waits for the others, so that whole values are
 
 from __future__ import annotations
 
-from lmql_lite.engine.decode.contest import Beam, Contest, Continuation
+from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation
 
 WITHIN = 2
 
 
-class VariableSearch(Contest):
+class VariableSearch(BeamSearch):
     _filled = 0
     """Number of holes that every branch has filled."""
 

@@ -14,17 +14,19 @@ from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.generator import Lookahead, matcher_of, quoted
+from lmql_lite.engine.generate.hole_fill import matcher_of, quoted
 from lmql_lite.engine.generate.local_fill import LocalFill
-from lmql_lite.engine.generate.path import TokenPath
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.path import Path
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State, Step, data_of, steps_since
+from lmql_lite.engine.state import State, Step, TokenChoice, data_of, steps_since
+from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError, Span
-from lmql_lite.media import Media, article
-from lmql_lite.models.base import BlockScorer, KVScope, MediaScorer, NoisyScorer, Scorer
+from lmql_lite.media import Media
+from lmql_lite.models.base import KVScope, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -42,16 +44,13 @@ class LocalModel:
         self.fingerprint = scorer.fingerprint
         self.vocabulary_size = len(scorer.tokenizer.vocabulary)
         self.scorer = scorer
-        self.blocks = scorer if isinstance(scorer, BlockScorer) else None
-        """The scorer if it reuses blocks, else None. It is kept because the check of a protocol is slower than a token
-        from the tree."""
-        self._epsilon = scorer.epsilon if isinstance(scorer, NoisyScorer) else None
-        self._marks = scorer.marks if isinstance(scorer, MediaScorer) else frozenset[int]()
+        self.blocks = scorer if scorer.reuses_blocks else None
+        """The scorer if it reuses blocks, else None."""
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
 
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduler:
-        noise, marks = self._epsilon, self._marks
+        noise, marks = self.scorer.epsilon, self.scorer.marks
         return Scheduler(self.scorer, tree, epsilon=noise, marks=marks, speculate=speculate, replay=replay)
 
     def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
@@ -86,7 +85,9 @@ class LocalGenerator:
         self.tree = scheduler.tree
         mark = model.blocks.mark if model.blocks is not None else None
         vocabulary, tokenizer = model.engine.vocabulary, model.scorer.tokenizer
-        self.path = TokenPath(scheduler.tree, tokenizer, vocabulary, ledger, scheduler.prompts, model.chat, mark)
+        self.path: Path = Path(scheduler.tree, tokenizer, vocabulary, ledger, mark)
+        if model.chat is not None:
+            self.path = TemplatePath(model.chat, scheduler.tree, tokenizer, vocabulary, ledger, mark)
         self._sampling = sampling
         self._isolated = isolated
         self._uses_caches = uses_caches
@@ -98,32 +99,25 @@ class LocalGenerator:
         return fork
 
     def turn(self, state: State, role: Role, span: Span) -> State:
-        if self.path.chat is None:
+        if not isinstance(self.path, TemplatePath):
             raise ModelError(
                 f"{self.model} has no turns, so {{:{role}}} has no meaning for it",
                 span=span,
                 hint="leave the role tags out, or use a model with a chat template",
             )
         try:
-            return self.path.begin(state, role, self.path.chat)
+            return self.path.begin(state, role)
         except ModelError as error:
             raise ModelError(error.message, span=span, hint=error.hint) from error
 
     def show(self, state: State, item: Media) -> State:
-        scorer = self.scheduler.scorer
-        if not isinstance(scorer, MediaScorer):
-            raise ModelError(
-                f"{self.model} only reads text, so it cannot be shown {article(item.modality)}",
-                span=item.span,
-                hint="use a vision-language or audio model, such as local:Qwen/Qwen2-VL-2B-Instruct",
-            )
-        return self.path.show(state, item, scorer.show(item))
+        return self.path.show(state, item, self.scheduler.scorer.show(item))
 
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
         self._begin()
-        return LocalFill(op, term, self, sampling, limit)
+        return LocalFill(op, term, self.path, self.ledger, self.scheduler, self.engine, sampling, limit)
 
     def _begin(self) -> None:
         """Forgets what is known before a hole or a score (S7)."""
@@ -131,9 +125,6 @@ class LocalGenerator:
             self.tree.drop_scores()
         if not self._uses_caches:
             self.ledger.scope = KVScope()
-
-    def begin_call(self, state: State) -> State:
-        return self.path.resolve(state)
 
     def begin_options(self, state: State) -> State:
         self._begin()
@@ -168,16 +159,17 @@ class LocalGenerator:
 
     def insert(self, state: State, hole: str, text: str, answer: tuple[Answer, ...]) -> State:
         for each in answer:
-            if len(self.engine.vocabulary.tokens[each.token] or b"") <= len(data_of(state.held)):
+            data = self.engine.vocabulary.tokens[each.token] or b""
+            if len(data) <= len(data_of(state.held)):
                 state = self.path.take(state, each.token)
             else:
-                source = self.ledger.source(state.node, each.run)
-                state = self.path.choose(state, each.token, hole, source, each.logprob, state.matcher)
+                choice = TokenChoice(each.token, data, each.logprob, self.ledger.source(state.node, each.run))
+                state = self.path.choose(state, choice, hole, state.matcher)
         return state
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         self._begin()
-        before, state = self.ledger.meter.forward_passes, self._aside().path.settle(state)
+        before, state = self.ledger.meter.forward_passes, self._aside().settle(state)
         weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
         tokens = []
         for answers in weighed:
@@ -204,11 +196,9 @@ class LocalGenerator:
     async def finish(self, state: State) -> State:
         return self.path.settle(state, last=True)
 
-    def _aside(self) -> LocalGenerator:
+    def _aside(self) -> Path:
         """A copy with a path of its own, whose tokens do not count for the run."""
-        aside = copy(self)
-        aside.path = self.path.fork(Ledger(self.ledger.run))
-        return aside
+        return self.path.fork(Ledger(self.ledger.run))
 
     # While Python is awaited ----------------------------------------------------------------------------------------
 
@@ -226,8 +216,8 @@ class LocalGenerator:
                 await writing
 
     async def _write(self, state: State, span: Span) -> None:
-        aside = self._aside()
-        fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MOST_AHEAD)
+        op, term, aside = Hole(span, "ahead"), Constant(True), self._aside()
+        fill = LocalFill(op, term, aside, self.ledger, self.scheduler, self.engine, self._sampling, MOST_AHEAD)
         matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
         while matcher_of(state).ending is None:
@@ -235,7 +225,7 @@ class LocalGenerator:
             if forced := fill.forced(state):
                 state = fill.force(state, forced)
             else:
-                candidates = fill.candidates(fill.settle(state))
-                state = fill.commit(candidates, await fill.choose(candidates))
+                pick = fill.pick(state)
+                state = fill.take(pick, await fill.choose(pick))
             asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
             self.ledger.drafted.add(tuple(asked))

@@ -2,95 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
+from lmql_lite.cache.sampling import NO_PENALTIES
 from lmql_lite.cache.scores import Mask
 from lmql_lite.cache.top_k import Miss
 from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.generate.generator import HoleFill, fail_unfilled, matcher_of
-from lmql_lite.engine.generate.path import TokenPath
+from lmql_lite.engine.generate.hole_fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.scheduler import DraftPlace, Scheduler, TokenChoice
-from lmql_lite.engine.state import Piece, State, data_of, read, without
+from lmql_lite.engine.path import Path
+from lmql_lite.engine.scheduler import DraftPlace, Scheduler
+from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 
 DRAWS_APART = 2**22
 """Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
-NOTHING: Mask = np.zeros(0, np.bool_)
-"""The mask of a hole at its token limit."""
 UNLIMITED = 2**31
 """More tokens than any value has."""
-
-
-class Holder(Protocol):
-    """The generator of a branch."""
-
-    path: TokenPath
-    ledger: Ledger
-    scheduler: Scheduler
-    engine: Engine
-
-
-class Candidates(NamedTuple):
-    """A place where a token is chosen. `untried` are the allowed tokens that were not taken yet; `draft` are the tokens
-    of the text that is held back there."""
-
-    state: State
-    matcher: Matcher
-    held: bytes
-    untried: Mask
-    penalties: Penalties
-    draft: tuple[int, ...] = ()
 
 
 Place = tuple[int, bytes, bytes]
 
 
-def place_of(candidates: Candidates) -> Place:
+def place_of(pick: Pick) -> Place:
     """Identity of a place, equal in every run with or without a cache."""
-    return candidates.state.depth, candidates.matcher.text, candidates.held
+    return pick.state.depth, pick.matcher.text, pick.held
 
 
 class Way(NamedTuple):
     """A possible next token of a branch; `choice` is None if the hole ends at its token limit."""
 
-    candidates: Candidates
+    pick: Pick
     choice: TokenChoice | None
 
     @property
     def score(self) -> float:
         """The part that it adds to the score of the branch."""
-        return self.choice.logprob if self.choice else 0.0
+        return (self.choice.logprob or 0.0) if self.choice else 0.0
 
 
-class LocalFill(HoleFill[Candidates, TokenChoice]):
+class LocalFill(Fill):
     """The filling of one hole.
 
     If Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
     (S21). Ops that were executed are never undone.
     """
 
-    path: TokenPath
-
-    def __init__(self, op: Hole, term: Term, generator: Holder, sampling: Sampling, limit: int) -> None:
-        super().__init__(op, generator.path, generator.ledger, sampling, limit)
+    def __init__(
+        self,
+        op: Hole,
+        term: Term,
+        path: Path,
+        ledger: Ledger,
+        scheduler: Scheduler,
+        engine: Engine,
+        sampling: Sampling,
+        limit: int,
+    ) -> None:
+        super().__init__(op, path, ledger, sampling, limit)
         self._term = term
-        self._scheduler = generator.scheduler
-        self._engine = generator.engine
+        self._scheduler = scheduler
+        self._engine = engine
         self._may_reject = op.may_reject
-        self._tried: list[Candidates] = []
+        self._tried: list[Pick] = []
         """Places of all attempts, or of the current draw if values are drawn."""
         self._next: dict[int, TokenChoice | None] = {}
         """The best untried choice of each place in `_tried`, as far as it is known."""
@@ -102,9 +87,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         self._single: Place | None = None
         """The place of the current draw where only one token was left."""
 
-    def fork(self, generator: Holder) -> LocalFill:
+    def fork(self, path: Path, ledger: Ledger) -> LocalFill:
         fork = copy(self)
-        fork.path, fork.ledger = generator.path, generator.ledger
+        fork.path, fork.ledger = path, ledger
         fork._tried, fork._next, fork.made = list(self._tried), dict(self._next), list(self.made)
         fork._left = {place: left.copy() for place, left in self._left.items()}
         fork._exact = set(self._exact)
@@ -140,7 +125,8 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
             raise self._too_long()
         return self.note(state, self.path.settle(state))
 
-    def candidates(self, state: State) -> Candidates:
+    def pick(self, state: State) -> Pick:
+        state = self.settle(state)
         matcher, held = matcher_of(state), data_of(state.held)
         draft = self._scheduler.scorer.tokenizer.encode(held) if held else ()
         room = self._room(state) - len(draft)
@@ -148,23 +134,22 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         if left > 0:
             return self._allowed(state, matcher, held, left, draft)
         if matcher.may_end and (room > 0 or state.used):
-            return Candidates(state, matcher, held, NOTHING, NO_PENALTIES)
+            return Pick(state, matcher, left, held)
         raise self._dead_end(state, matcher, held, room)
 
-    def choose(self, candidates: Candidates) -> Coroutine[Any, Any, TokenChoice | None]:
-        if candidates.untried is NOTHING:
+    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
+        return self._ask(pick, pick.untried, self.sampling)
+
+    def _ask(self, pick: Pick, mask: Mask, sampling: Sampling) -> Awaitable[TokenChoice | None]:
+        if mask is NOTHING:
             return _nothing()
-        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
-        place = self._draft_place(candidates)
-        return self._scheduler.choose(node, draft, candidates.untried, self.sampling, self.ledger, penalties, place)
+        place = DraftPlace((self.op.name, self.op.span), partial(self._fitting, pick))
+        return self._scheduler.choose(pick.state.node, pick.draft, mask, sampling, self.ledger, pick.penalties, place)
 
-    def _draft_place(self, candidates: Candidates) -> DraftPlace:
-        return DraftPlace((self.op.name, self.op.span), partial(self._fitting, candidates))
-
-    def _fitting(self, candidates: Candidates, draft: tuple[int, ...]) -> int:
+    def _fitting(self, pick: Pick, draft: tuple[int, ...]) -> int:
         """Number of leading tokens of a draft after the held text that the condition allows and that keep the hole
         open. The scores after the others would not be read."""
-        state, matcher = candidates.state, candidates.matcher
+        state, matcher = pick.state, pick.matcher
         for at, token in enumerate(draft):
             data = self._engine.vocabulary.tokens[token] or b""
             is_last = at + 1 >= self.limit - state.used
@@ -178,17 +163,17 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
                 return at
         return len(draft)
 
-    def commit(self, candidates: Candidates, choice: TokenChoice | None) -> State:
-        state = candidates.state
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
+        state = pick.state
         if choice is None:
-            if candidates.untried is NOTHING:
-                return state._replace(matcher=candidates.matcher.end("bound"))
-            room = self._room(state) - len(candidates.draft)
-            raise self._dead_end(state, candidates.matcher, candidates.held, room)
+            if pick.untried is NOTHING:
+                return state._replace(matcher=pick.matcher.end("bound"))
+            room = self._room(state) - len(pick.draft)
+            raise self._dead_end(state, pick.matcher, pick.held, room)
         if self._may_reject:
-            candidates = candidates._replace(untried=candidates.untried.copy())
-            self._tried.append(candidates)
-        return self.note(state, self._take(candidates, choice))
+            pick = pick._replace(untried=pick.untried.copy())
+            self._tried.append(pick)
+        return self.note(state, self._take(pick, choice))
 
     def known(self, state: State) -> State | None:
         matcher = state.matcher
@@ -197,34 +182,32 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         left = min(self.limit - state.used, self._room(state))
         if left <= 0:
             return None
-        candidates = self._allowed(state, matcher, b"", left)
-        mask, penalties = candidates.untried, candidates.penalties
+        pick = self._allowed(state, matcher, b"", left)
+        mask, penalties = pick.untried, pick.penalties
         choice = self._scheduler.known(state.node, mask, self.sampling, self.ledger, penalties)
-        return None if choice is None or isinstance(choice, Miss) else self.commit(candidates, choice)
+        return None if choice is None or isinstance(choice, Miss) else self.take(pick, choice)
 
     def _room(self, state: State) -> int:
         """Tokens that the model can read after the path."""
         return self._scheduler.scorer.context_length - state.depth
 
-    def _allowed(
-        self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()
-    ) -> Candidates:
+    def _allowed(self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()) -> Pick:
         penalties = NO_PENALTIES
         if self.sampling.penalises:
             penalties = self.path.counts.penalties(state.history, self.sampling)
-        candidates = Candidates(state, matcher, held, self._mask(matcher, state.held, left), penalties, draft)
+        pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), penalties, draft)
         if not self._exact or self.sampling.truncates:
-            return candidates
-        place = place_of(candidates)
+            return pick
+        place = place_of(pick)
         if self._single not in (None, place):
             self._exact.add(place)
         self._single = None
         if place not in self._exact:
-            return candidates
-        untried = candidates.untried & self._left[place] if place in self._left else candidates.untried
+            return pick
+        untried = pick.untried & self._left[place] if place in self._left else pick.untried
         if np.count_nonzero(untried) == 1:
             self._single = place
-        return candidates._replace(untried=untried)
+        return pick._replace(untried=untried)
 
     def _mask(self, matcher: Matcher, held: tuple[Piece, ...], left: int) -> Mask:
         """The tokens that may come next. A token within held text of this hole costs one of the `left` tokens."""
@@ -244,26 +227,24 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         held = without(held, size)
         return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
 
-    def _take(self, candidates: Candidates, choice: TokenChoice) -> State:
-        state, matcher, token = candidates.state, candidates.matcher, choice.token
+    def _take(self, pick: Pick, choice: TokenChoice) -> State:
+        state, matcher, token = pick.state, pick.matcher, choice.token
         if choice.is_close is not None:
             self.path.count_close_call(choice.is_close)
         if self._may_reject:
-            self._cross_out(candidates.untried, token)
-        if token in self._scheduler.scorer.tokenizer.eos:
-            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + choice.logprob)
-        data = self._engine.vocabulary.tokens[token] or b""
-        if len(data) <= len(candidates.held):
+            self._cross_out(pick.untried, token)
+        data = choice.data
+        if not data:
+            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + (choice.logprob or 0.0))
+        if len(data) <= len(pick.held):
             return self.path.take(state, token, choice.logprob)
         # a token that begins with held text and goes beyond it belongs to this hole (S15)
-        after = matcher.advance(data[len(candidates.held) :])
-        if self._may_reject and not candidates.held and _ends_at_once(after, matcher):
-            self._cross_out_ends(candidates.untried, matcher)
-        scheduler, node, untried = self._scheduler, candidates.state.node, candidates.untried
-        choosable = Choosable(
-            scheduler.tree, node, self._engine, self.op, matcher, candidates.held, untried, self._term
-        )
-        return self.path.choose(state, token, self.op.name, choice.source, choice.logprob, after, choosable)
+        after = matcher.advance(data[len(pick.held) :])
+        if self._may_reject and not pick.held and _ends_at_once(after, matcher):
+            self._cross_out_ends(pick.untried, matcher)
+        scheduler, node, untried = self._scheduler, pick.state.node, pick.untried
+        choosable = Choosable(scheduler.tree, node, self._engine, self.op, matcher, pick.held, untried, self._term)
+        return self.path.choose(state, choice, self.op.name, after, choosable)
 
     def _cross_out(self, mask: Mask, token: int) -> None:
         """Removes a token from the mask; all end-of-text tokens count as one."""
@@ -282,30 +263,28 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
     async def ways(self, state: State, most: int) -> list[Way]:
         """Between one and `most` next tokens, best first, or in the order of draws without replacement. The first is
         the one that `choose` takes."""
-        candidates = self.candidates(state)
-        if candidates.untried is NOTHING:
-            return [Way(candidates, None)]
-        left, ways = candidates.untried, list[Way]()
+        pick = self.pick(state)
+        if pick.untried is NOTHING:
+            return [Way(pick, None)]
+        left, ways = pick.untried, list[Way]()
         while len(ways) < most:
             sampling = self.sampling
             if ways and sampling.temperature > 0:  # each draw has its own noise
                 sampling = replace(sampling, index=sampling.index + len(ways) * DRAWS_APART)
-            choice = await self._chosen(candidates, left, sampling)
+            choice = await self._chosen(pick, left, sampling)
             if choice is None:
                 break
-            ways.append(Way(candidates, choice))
+            ways.append(Way(pick, choice))
             left = left.copy()
             self._cross_out(left, choice.token)
         if not ways:
-            room = self._room(state) - len(candidates.draft)
-            raise self._dead_end(state, candidates.matcher, candidates.held, room)
+            room = self._room(state) - len(pick.draft)
+            raise self._dead_end(state, pick.matcher, pick.held, room)
         return ways
 
-    async def _chosen(self, candidates: Candidates, mask: Mask, sampling: Sampling) -> TokenChoice | None:
-        node, draft, penalties = candidates.state.node, candidates.draft, candidates.penalties
+    async def _chosen(self, pick: Pick, mask: Mask, sampling: Sampling) -> TokenChoice | None:
         try:
-            place = self._draft_place(candidates)
-            return await self._scheduler.choose(node, draft, mask, sampling, self.ledger, penalties, place)
+            return await self._ask(pick, mask, sampling)
         except ModelError as error:
             fail_unfilled(self.op, error)
 
@@ -319,21 +298,21 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
             self.sampling = replace(self.sampling, index=self.sampling.index + 1)
             return self.opened
         best: tuple[float, int, TokenChoice] | None = None
-        for at, candidates in enumerate(self._tried):
+        for at, pick in enumerate(self._tried):
             if at not in self._next:
-                without_draft = candidates._replace(draft=())
-                self._next[at] = await self._chosen(without_draft, candidates.untried, self.sampling)
+                without_draft = pick._replace(draft=())
+                self._next[at] = await self._chosen(without_draft, pick.untried, self.sampling)
             choice = self._next[at]
             if choice is not None:
-                score = candidates.state.score + choice.logprob
+                score = pick.state.score + (choice.logprob or 0.0)
                 if best is None or score > best[0]:
                     best = (score, at, choice)
         if best is None:
             return None
         _, at, choice = best
-        candidates = self._tried[at]
+        pick = self._tried[at]
         del self._next[at]
-        return self.note(candidates.state, self._take(candidates, choice))
+        return self.note(pick.state, self._take(pick, choice))
 
     def _exclude(self) -> bool:
         """Excludes the value that was drawn and rejected; False if no other value is left.
@@ -347,9 +326,9 @@ class LocalFill(HoleFill[Candidates, TokenChoice]):
         self._single = None
         if not self._exact:
             self._exact.update([place_of(each) for each in drawn if each.untried.any()][:1])
-        for candidates in reversed(drawn):
-            left = self._left.setdefault(place_of(candidates), candidates.untried.copy())
-            left &= candidates.untried
+        for pick in reversed(drawn):
+            left = self._left.setdefault(place_of(pick), pick.untried.copy())
+            left &= pick.untried
             if left.any():
                 return True
         return False

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from lmql_lite.cache.byte_tree import VOCABULARY, KnownToken
+from lmql_lite.cache.byte_tree import VOCABULARY
 from lmql_lite.cache.entry import Answer
 from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
-from lmql_lite.engine.generate.byte_path import UNNUMBERED, BytePath
-from lmql_lite.engine.generate.generator import Lookahead
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, PushDown, requested, text_engine
+from lmql_lite.engine.forms import TOKEN_BYTES, Form, Forms, requested, text_engine
+from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.remote_fill import RemoteFill
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State, Step, data_of
+from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
 from lmql_lite.errors import Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
@@ -47,7 +47,7 @@ class RemoteModel:
         self.completer = completer
         self.capabilities = capabilities
         self.engine = text_engine(by_server=True)
-        self.pushing = PushDown(self.engine, capabilities)
+        self.forms = Forms(self.engine, capabilities)
 
     def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> RemoteScheduler:
         return RemoteScheduler(self.completer, self.capabilities, tree, replay=replay)
@@ -69,32 +69,26 @@ class RemoteGenerator:
         self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.byte_tree.tree
-        self.path = BytePath(scheduler.byte_tree, ledger, chat=scheduler.capabilities.chat_only)
+        self.path = BytePath(scheduler.byte_tree, self.engine.vocabulary, ledger, chat=scheduler.capabilities.chat_only)
         self.reader = Reader(ledger)
         ledger.by_server = True
-        self._pushing = model.pushing
+        self._forms = model.forms
         self._settings = settings
         self._isolated = settings.is_isolated
         """True if each hole is a separate request, which ends with the hole (S7)."""
-        self._segment: HoleQuestion | None = None
+        self._segment: Form | None = None
         self._left = 0
         """Number of holes of the segment that are not open yet."""
         self._own: bytes | None = None
         """Key of the answers to a hole, or to holes drawn together, that is asked alone."""
         self._fill: RemoteFill | None = None
 
-    def fork(self) -> RemoteGenerator:
-        raise AssertionError("runs with a server have one branch")
-
-    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
-        raise AssertionError("a server is not asked about tokens that it did not choose")
-
     def turn(self, state: State, role: Role, span: Span) -> State:
         return self.path.begin(state, role)
 
     def show(self, state: State, item: Media) -> State:
         self.scheduler.media[item.digest] = item
-        return self.path.show(state, item)
+        return self.path.show_item(state, item)
 
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
@@ -114,32 +108,29 @@ class RemoteGenerator:
             if self._own is None or not (goes_on and is_drawn):
                 self.reader.leave()
                 self._own = self._own_key(question, state)
-            question = replace(self._pushing.alone(question, op, term), key=self._own)
+            question = replace(self._forms.alone(question, op, term), key=self._own)
         question = replace(question, sampling=sampling)
         self._fill = RemoteFill(
             op, self.path, self.reader, self.scheduler, question, limit, self._settings.hole_requests
         )
         return self._fill
 
-    def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> HoleQuestion:
+    def _begun(self, op: Hole, state: State, lookahead: Lookahead) -> Form:
         """The question for the rest of the segment."""
         lookahead = requested(lookahead, speculates=self._settings.speculate)
         known = [part if isinstance(part, bytes) else identity(part) for part in lookahead.parts]
         parts = (state.text.encode(), repr((known, lookahead.schema)).encode())
-        begin = state.depth + len(data_of(state.pending))
+        begin = len(self.scheduler.text_to(state.node)) + len(data_of(state.pending))
         question = replace(
-            self._pushing.question(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
+            self._forms.form(op, lookahead, tells=self._settings.tells), key=_digest(*parts), begin=begin
         )
         self._left = question.lookahead.holes
         return question
 
-    def _own_key(self, question: HoleQuestion, state: State) -> bytes:
+    def _own_key(self, question: Form, state: State) -> bytes:
         """Key of the answers to one hole; if it is isolated, only this run's."""
         own = b"%d" % secrets.randbits(64) if self._isolated else b""
         return _digest(question.key, state.text.encode(), own)
-
-    def begin_call(self, state: State) -> State:
-        return state
 
     # Options that are scored ----------------------------------------------------------------------------------------
 
@@ -155,7 +146,7 @@ class RemoteGenerator:
 
     async def weigh(
         self, state: State, texts: Sequence[str], ids: Sequence[tuple[int, ...]]
-    ) -> tuple[list[Answer], tuple[float, ...]]:
+    ) -> tuple[list[tuple[Answer, ...]], tuple[float, ...]]:
         """The answer for each option, and its log-probability. One request asks for all unknown options; each score is
         stored as the answer to its own question."""
         known: dict[str, Answer] = {}
@@ -168,20 +159,22 @@ class RemoteGenerator:
         for text, logprob in zip(unknown, logprobs, strict=True):
             answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # float32, as in a file
             known[text] = answer if self._isolated else self.tree.add_greedy_answer(state.node, _question(text), answer)
-        answers = [known[text] for text in texts]
-        return answers, tuple(answer.logprob for answer in answers)
+        return [(known[text],) for text in texts], tuple(known[text].logprob for text in texts)
 
-    def insert(self, state: State, hole: str, text: str, answer: Answer) -> State:
-        return self.path.choose(state, KnownToken(text.encode(), answer.logprob, answer.run), hole)
+    def insert(self, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:
+        (answer,) = answers
+        source = self.ledger.source(state.node, answer.run)
+        node = self.tree.extend_path(state.node, text.encode())
+        return self.path.choose(state, TokenChoice(NO_ID, text.encode(), answer.logprob, source, node=node), hole)
 
     async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
         """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""
         self.reader.leave()
         before = self.ledger.requests
-        aside = BytePath(self.scheduler.byte_tree, Ledger(self.ledger.run), chat=self.scheduler.capabilities.chat_only)
+        aside = self.path.fork(Ledger(self.ledger.run))
         _, logprobs = await self.weigh(aside.settle(aside.answer(state)), options, ())
         pieces = tuple(
-            (Token(UNNUMBERED, option.encode(), None, "model", "kept", logprob),)
+            (Token(NO_ID, option.encode(), None, "model", "kept", logprob),)
             for option, logprob in zip(options, logprobs, strict=True)
         )
         usage = Usage(requests=self.ledger.requests - before, forward_passes=None)

@@ -7,17 +7,16 @@ that condition (S1, S22).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
 from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
 from lmql_lite.engine.generate.byte_path import BytePath
-from lmql_lite.engine.generate.generator import HoleFill, matcher_of, shown
 from lmql_lite.engine.generate.healing import incomplete
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, Rejected
+from lmql_lite.engine.generate.hole_fill import Fill, Pick, matcher_of, shown
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
-from lmql_lite.engine.state import State, data_of
+from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
 from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 
@@ -37,18 +36,8 @@ class OpenAlternatives:
     left: int
 
 
-class Ask(NamedTuple):
-    """A place where the server is asked for a token of a hole, with at most `left` more bytes."""
-
-    state: State
-    matcher: Matcher
-    left: int
-
-
-class RemoteFill(HoleFill[Ask, KnownToken]):
+class RemoteFill(Fill):
     """The filling of one hole."""
-
-    path: BytePath
 
     def __init__(
         self,
@@ -56,7 +45,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         path: BytePath,
         reader: Reader,
         scheduler: RemoteScheduler,
-        question: HoleQuestion,
+        question: Form,
         limit: int,
         most_requests: int,
     ) -> None:
@@ -79,9 +68,6 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         """True if the hole ends at the latest place."""
         self._insists = False
         """True if required text is inserted because the server did not write it."""
-
-    def fork(self, generator: object) -> RemoteFill:
-        raise AssertionError("runs with a server have one branch")
 
     def open(self, state: State, matcher: Matcher) -> State:
         self.opened = self.path.answer(state)._replace(hole=self.op.name, matcher=matcher)
@@ -106,22 +92,26 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
                 return forced
         return forced.rstrip(b" ")
 
-    def settle(self, state: State) -> State:
-        return self._counted(self.note(state, self.path.settle(state)))
-
-    def candidates(self, state: State) -> Ask:
+    def pick(self, state: State) -> Pick:
+        state = self._counted(self.note(state, self.path.settle(state)))
         matcher = matcher_of(state)
         left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
         if not left and not matcher.may_end:
             raise self.incomplete(matcher, "raise max_tokens, or limit the length in the condition")
-        return Ask(state, matcher, left)
+        return Pick(state, matcher, left)
 
-    async def choose(self, candidates: Ask) -> KnownToken | None:
-        """The next token, checked. None if no token is taken: the hole ends, or the server is asked again."""
-        state, matcher, left = candidates
-        self._ends_here = not left
-        if self._ends_here:
-            return None
+    async def choose(self, pick: Pick) -> TokenChoice | None:
+        self._ends_here = not pick.left
+        said = None if self._ends_here else await self._said(pick.state, pick.matcher, pick.left)
+        return None if said is None else self._choice(pick.state, said)
+
+    def _choice(self, state: State, said: KnownToken) -> TokenChoice:
+        node = self._frontier.byte_tree.walk(state.node, said.data) if said.behind is None else said.behind
+        return TokenChoice(NO_ID, said.data, said.logprob, self.ledger.source(state.node, said.run), node=node)
+
+    async def _said(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:
+        """The next token, checked, with at most `left` bytes. None if no token is taken: the hole ends, or the server
+        is asked again."""
         question = self._question
         first = await self._frontier.read(state.node, question, left, self._reader, state.history)
         self.thinks = first is None
@@ -157,11 +147,11 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             return None
         return await self._instead(state, matcher, said, left)
 
-    def commit(self, candidates: Ask, choice: KnownToken | None) -> State:
-        state, matcher, _ = candidates
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
+        state, matcher = pick.state, pick.matcher
         if choice is None and not self._ends_here:
             return state
-        if choice is None or choice.ends:
+        if choice is None or not choice.data:
             self.fell_short = True
             self._reached = matcher.end("bound" if choice is None else "end-of-text")
             return state._replace(matcher=self._reached)
@@ -196,7 +186,8 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
             (data, logprob), *untried = place.untried
             self._reader.depart(self._question)
             self._alternatives[at] = replace(place, untried=tuple(untried))
-            return self.commit(Ask(place.state, place.matcher, 0), KnownToken(data, logprob, self.ledger.run))
+            said = self._choice(place.state, KnownToken(data, logprob, self.ledger.run))
+            return self.take(Pick(place.state, place.matcher, 0), said)
         other = self._first.without(self._text_to(self.opened) + data_of(self.opened.pending), self._rejected)
         if other is None:
             return None
@@ -280,7 +271,7 @@ class RemoteFill(HoleFill[Ask, KnownToken]):
         if self._question.language is not None and self._question.pushed is None:
             self._question, self.is_held = self._question.under_condition(), True
 
-    async def _read(self, state: State, question: HoleQuestion, left: int) -> KnownToken:
+    async def _read(self, state: State, question: Form, left: int) -> KnownToken:
         said = None
         while said is None:
             said = await self._frontier.read(state.node, question, left, self._reader, state.history)

@@ -15,6 +15,7 @@ from lmql_lite.cache.entry import Node
 from lmql_lite.cache.token_text import BYTES, difference
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
+from lmql_lite.engine.forms import TOKEN_BYTES, Form, tokens_for
 from lmql_lite.engine.generate.healing import (
     Diverged,
     Strayed,
@@ -25,7 +26,6 @@ from lmql_lite.engine.generate.healing import (
     said_again,
     without_blanks,
 )
-from lmql_lite.engine.generate.question import TOKEN_BYTES, HoleQuestion, tokens_for
 from lmql_lite.engine.generate.streams import Stream, Watching
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.state import Step
@@ -88,11 +88,11 @@ class Reader:
         """Begins a hole, with at most `most` requests."""
         self._hole, self._most, self._taken = hole, most, 0
 
-    def began(self, node: Node, question: HoleQuestion) -> Node:
+    def began(self, node: Node, question: Form) -> Node:
         """Place at which this run first asked the question in its segment: at first, `node`."""
         return self._began.setdefault((question.key, question.writes), node)
 
-    def depart(self, question: HoleQuestion) -> None:
+    def depart(self, question: Form) -> None:
         """Called when a token joins the path that is not of the answer to the question: another answer begins there."""
         self._began.pop((question.key, question.writes), None)
 
@@ -152,7 +152,7 @@ class RemoteScheduler:
         """Open streams by their tips."""
 
     async def read(
-        self, node: Node, question: HoleQuestion, left: int, reader: Reader, newest: Step | None
+        self, node: Node, question: Form, left: int, reader: Reader, newest: Step | None
     ) -> KnownToken | None:
         """Token after `node`, in a hole with at most `left` more bytes. `newest` is the last step on the path to
         `node`.
@@ -212,7 +212,7 @@ class RemoteScheduler:
                 if tried.early >= TRIES:
                     raise
 
-    def _begin(self, node: Node, question: HoleQuestion, begins: tuple[Node, Node | None], reader: Reader) -> Node:
+    def _begin(self, node: Node, question: Form, begins: tuple[Node, Node | None], reader: Reader) -> Node:
         """Place at which the request for a token after `node` begins. `begins` are the place at which the run asked the
         question first, and the end of the last text on the path that the model did not generate.
 
@@ -244,7 +244,7 @@ class RemoteScheduler:
         path = self.byte_tree.tree.path(node)
         return self.capabilities.continues_turns or not any(token in ROLES for token in path)
 
-    def length(self, question: HoleQuestion, left: int, most_prompt: int, known: int, filled: int) -> int:
+    def length(self, question: Form, left: int, most_prompt: int, known: int, filled: int) -> int:
         """Maximum tokens of a request, in a hole with at most `left` more tokens: a function of the query alone. The
         answer has `known` bytes before, and all holes before have `filled`.
 
@@ -311,7 +311,7 @@ class RemoteScheduler:
             )
         self._is_probed = True
 
-    def _may_reach(self, stream: Stream, node: Node, question: HoleQuestion) -> bool:
+    def _may_reach(self, stream: Stream, node: Node, question: Form) -> bool:
         """True if the text of a stream may still lead to `node`."""
         if stream.is_over or stream.key not in question.reads:
             return False
@@ -325,7 +325,7 @@ class RemoteScheduler:
         self,
         begin: Node,
         tip: Node,
-        question: HoleQuestion,
+        question: Form,
         left: int,
         ledger: Ledger,
         newest: Step | None,

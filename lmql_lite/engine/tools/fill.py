@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +13,10 @@ from lmql_lite.constraints.hole_matcher import HoleMatcher
 from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
-from lmql_lite.engine.generate.generator import Generator, HoleFill, Lookahead, matcher_of
-from lmql_lite.engine.state import State, Step, ended
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill, Pick, matcher_of
+from lmql_lite.engine.segment import Lookahead
+from lmql_lite.engine.state import State, Step, TokenChoice, ended
 from lmql_lite.engine.tools.call_text import MARK, CallText
 from lmql_lite.engine.tools.toolbox import CLOSING, Toolbox
 from lmql_lite.errors import ConstraintError
@@ -29,7 +29,7 @@ LEAST_CALL = 64
 """Maximum number of tokens of a call that has begun, even if the hole may have fewer."""
 
 
-class ToolFill(HoleFill[Any, Any]):
+class ToolFill(Fill):
     """The filling of one hole, whose matcher is a `ToolText`. Its pieces are filled in order."""
 
     def __init__(
@@ -42,9 +42,9 @@ class ToolFill(HoleFill[Any, Any]):
         parts = term.terms if isinstance(term, And) else (term,)
         ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
         result = Stop(MARK.strip().encode(), inclusive=True)
-        self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True, is_whole=False)
+        self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True)
         """The lookahead for a server in free text, which ends where a result is inserted."""
-        self._piece: HoleFill[Any, Any]
+        self._piece: Fill
         """The filling of the current piece."""
         self._began: ToolText
         """The text at the beginning of the current piece."""
@@ -68,19 +68,16 @@ class ToolFill(HoleFill[Any, Any]):
     def force(self, state: State, data: bytes) -> State:
         return _outside(self._piece.force(_inside(state), data), _text_of(state))
 
-    def settle(self, state: State) -> State:
+    def pick(self, state: State) -> Pick:
         self._text = _text_of(state)
-        return self._piece.settle(_inside(state))
+        return self._piece.pick(_inside(state))
 
-    def candidates(self, state: State) -> Any:
-        return self._piece.candidates(state)
+    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
+        return self._piece.choose(pick)
 
-    def choose(self, candidates: Any) -> Awaitable[Any]:
-        return self._piece.choose(candidates)
-
-    def commit(self, candidates: Any, choice: Any) -> State:
+    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
         self.thinks = self._piece.thinks
-        return _outside(self._piece.commit(candidates, choice), self._text)
+        return _outside(self._piece.take(pick, choice), self._text)
 
     async def go_back(self) -> State | None:
         """A state from which the current piece gets another text. Tool calls are not undone."""
@@ -92,12 +89,6 @@ class ToolFill(HoleFill[Any, Any]):
 
     def give_up(self, state: State) -> list[Step]:
         return self._piece.give_up(state)
-
-    def fork(self, generator: Generator) -> ToolFill:
-        fork = copy(self)
-        fork._generator, fork._piece = generator, self._piece.fork(generator)
-        fork.path, fork.ledger = generator.path, generator.ledger
-        return fork
 
     async def call_tools(self, state: State) -> State:
         """The state after all complete calls and their results."""

@@ -14,8 +14,8 @@ from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
     MAX_BROKEN,
     Capabilities,
+    Completer,
     CompletionRequest,
-    ModelObject,
     Prompt,
     PromptTurn,
     RanOutEarly,
@@ -50,7 +50,7 @@ _WHY_NO_SCORES = {
 }
 
 
-class OpenAIModel(ModelObject):
+class OpenAIModel(Completer):
     """A Completer (S35). Threads and event loops may share it."""
 
     def __init__(
@@ -97,6 +97,8 @@ class OpenAIModel(ModelObject):
             borrowed = lent(client)
             address = Address.of_client(borrowed)
         self._connection = Connection(address, timeout=timeout, concurrency=concurrency, lent=borrowed)
+        self.sequences = concurrency
+        self.place = f"{self.name} at {address.place}" + ("" if revision is None else f", {revision}")
         self._dialect = Dialect("unknown")
         self._capabilities: Capabilities | None = None
         self._served: str | None = None
@@ -110,17 +112,6 @@ class OpenAIModel(ModelObject):
     def requests(self) -> int:
         """Number of billable requests, retries included."""
         return self._connection.requests
-
-    @property
-    def sequences(self) -> int:
-        """Maximum number of simultaneous requests."""
-        return self._connection.concurrency
-
-    @property
-    def place(self) -> str:
-        """See `Completer.place`."""
-        version = "" if self._revision is None else f", {self._revision}"
-        return f"{self.name} at {self._connection.address.place}{version}"
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""

@@ -12,7 +12,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.merging import equal
+from lmql_lite.engine.decode.beam import equal
 from lmql_lite.errors import BudgetError
 from lmql_lite.models.scripted import ScriptedCompleter
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.engine.decode import decoding as decoders
-from lmql_lite.engine.decode.decoding import decoding
+from lmql_lite.engine.decode import decoder as decoders
+from lmql_lite.engine.decode.decoder import decoding
 from lmql_lite.options import ALIASES, DECODERS
 
-SHARED = {"__init__", "decoding", "contest", "merging", "distribution"}
+SHARED = {"__init__", "decoder"}
 """Files of the room that are no decoder of a run."""
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lmql_lite as lq
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import Choice
-from lmql_lite.engine.generate.question import text_engine
+from lmql_lite.engine.forms import text_engine
 from tests.servers.lettered import LetteredCompleter
 from tests.servers.scored import ScoredCompleter
 

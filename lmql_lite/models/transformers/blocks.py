@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.cache.kv.block_reuse import BlockReuse, KeptBlocks, Span, unsupported_reason
@@ -24,41 +23,38 @@ from lmql_lite.cache.kv.kv_blocks import Divergence, divergence
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
 from lmql_lite.cache.kv.scattered_pass import KVSlots
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import PassCounts, Scorer, ScoreRequest
-from lmql_lite.models.kv_tiers import block_engine
+from lmql_lite.models.base import PassCounts, Row, Scorer, ScoreRequest
+from lmql_lite.models.live import LiveSequences
+from lmql_lite.models.transformers.checkpoint import rows_of, within_memory
+from lmql_lite.models.transformers.tiers import block_engine
 from lmql_lite.store.contract import Notices
-from lmql_lite.tokens import Tokenizer, common_length
+from lmql_lite.tokens import Tokenizer
 
 _LIVE_BYTES = 1 << 30
 """Bytes of keys and values of sequences that may go on; the latest one always stays."""
-_REDO_TOKENS = 4
-"""A sequence that leaves a live one at most this many tokens before its end replaces it: copying costs more."""
 
 
-class BlockSource(Scorer, Protocol):
+class BlockSource(Protocol):
     """Exact model that lends its network to one user at a time."""
 
-    @property
-    def network(self) -> Any:
-        """Causal language model of transformers."""
-        ...
+    name: str
+    fingerprint: str
+    tokenizer: Tokenizer
+    context_length: int
+    network: Any
 
     @property
-    def kv(self) -> KVCacheEngine | None:
-        """Engine that keeps the model's prompts on disk or on a server; None without one."""
-        ...
+    def kv(self) -> KVCacheEngine | None: ...
 
-    def exclusively(self) -> AbstractContextManager[object]:
-        """Context in which nobody else runs the network."""
-        ...
+    def exclusively(self) -> AbstractContextManager[object]: ...
 
-    def rows(self, logits: Any) -> list[NDArray[np.float32]]:
-        """Scores over the vocabulary from logits."""
-        ...
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]: ...
 
 
-class BlockModel:
+class BlockModel(Scorer):
     """Scorer of one policy over a loaded model. Raises ModelError for a network whose blocks cannot be moved."""
+
+    reuses_blocks = True
 
     def __init__(self, exact: BlockSource, policy: BlockPolicy) -> None:
         with exact.exclusively():
@@ -71,36 +67,24 @@ class BlockModel:
         self.name = f"{exact.name} blocks={policy}"
         digest = hashlib.sha256(f"{exact.fingerprint}\n{policy}\n2".encode()).hexdigest()
         self.fingerprint = f"blocks:{digest[:32]}"
-        self.notices = Notices()
-        self._exact = exact
-        self._policy = policy
+        self.tokenizer, self.context_length = exact.tokenizer, exact.context_length
+        self.notices = self._notices = Notices()
+        self._exact, self._policy = exact, policy
+        self._width = len(exact.tokenizer.vocabulary)
         self.kv = block_engine(exact.name, exact.fingerprint, exact.network, exact.kv)
         """Engine that keeps the blocks."""
         weakref.finalize(self, self.kv.close)  # also when the process ends
         self._kept = KeptBlocks(self.kv, exact.network)
         self._reuse = BlockReuse(exact.network, policy, self._kept)
-        self._live: list[tuple[tuple[int, ...], KVSlots]] = []
+        self._live = LiveSequences[KVSlots](_LIVE_BYTES, lambda all_slots: sum(slots.nbytes for slots in all_slots))
         self._measured: dict[bytes, Divergence] = {}
         """Distance from a full prefill, by the digest of a path up to its last block."""
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._exact.tokenizer
-
-    @property
-    def context_length(self) -> int:
-        return self._exact.context_length
-
-    def mark(self, length: int) -> int:
-        """See `BlockScorer.mark`."""
-        return len(self.tokenizer.vocabulary) + length
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[NDArray[np.float32]]]:
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. Paths with blocks are scored one after the other, the others as by the exact model."""
-        vocabulary = len(self.tokenizer.vocabulary)
-        rows: list[list[NDArray[np.float32]] | None] = [None] * len(requests)
+        rows: list[list[Row] | None] = [None] * len(requests)
         for at, request in enumerate(requests):
-            if request.prefix and max(request.prefix) >= vocabulary:
+            if request.prefix and max(request.prefix) >= self._width:
                 rows[at] = await asyncio.to_thread(self._score, request)
         plain = [at for at, found in enumerate(rows) if found is None]
         exact = [self._plain(requests[at]) for at in plain]
@@ -110,11 +94,10 @@ class BlockModel:
 
     def _plain(self, request: ScoreRequest) -> ScoreRequest:
         """The request for the exact model: without marks."""
-        vocabulary = len(self.tokenizer.vocabulary)
-        prefix = tuple(token for token in request.prefix if token < vocabulary)
+        prefix = tuple(token for token in request.prefix if token < self._width)
         return ScoreRequest(prefix, request.new_ids, request.positions, request.counts, request.scope)
 
-    def _score(self, request: ScoreRequest) -> list[NDArray[np.float32]] | None:
+    def _score(self, request: ScoreRequest) -> list[Row] | None:
         """Rows for a path with blocks; None where the exact model is to score it."""
         ids, ends = self._plain(request).checked(self.name, self.context_length)
         if not ends:
@@ -128,7 +111,7 @@ class BlockModel:
         base, marked = self._marked(ids[:end], spans), self._marked(ids, spans)
         identity = hashlib.sha256(np.asarray(base, np.int64).tobytes()).digest()
         places = sorted({one - 1 for one in ends})
-        with self._exact.exclusively(), self._counted(request.counts):
+        with within_memory(self.name, len(ids)), self._exact.exclusively(), self._counted(request.counts):
             if not self._is_near(identity):
                 return None
             slots = self._resumed(marked, len(base), len(spans), places[0])
@@ -140,8 +123,9 @@ class BlockModel:
                     if not self._is_near(identity):
                         return None
                     slots.length = places[0]
-            rows = dict(zip(places, self._exact.rows(self._reuse.ask(slots, ids, places)), strict=True))
-            self._keep(marked, slots)
+            rows = dict(zip(places, rows_of(self._reuse.ask(slots, ids, places), self.name, self._width), strict=True))
+            self._live.put(marked, slots)
+            self._live.evict()
         return [rows[one - 1] for one in ends]
 
     @contextmanager
@@ -150,9 +134,9 @@ class BlockModel:
         fed, found = self._kept.fed + self._reuse.fed, Counter(self._kept.found)
         yield
         if counts is not None:
-            counts.fed += self._kept.fed + self._reuse.fed - fed
+            counts.add(self._kept.fed + self._reuse.fed - fed, 0)
             for tier, count in (self._kept.found - found).items():
-                counts.reused[tier] = counts.reused.get(tier, 0) + count
+                counts.add(0, count, tier)
 
     def _marked(self, ids: tuple[int, ...], spans: Sequence[Span]) -> tuple[int, ...]:
         """The ids with a mark before each block."""
@@ -164,11 +148,11 @@ class BlockModel:
 
     def _spans(self, marked: tuple[int, ...]) -> list[Span]:
         """Begin and end of each block, in tokens without marks."""
-        vocabulary, spans = len(self.tokenizer.vocabulary), list[Span]()
+        spans = list[Span]()
         for at, token in enumerate(marked):
-            if token >= vocabulary:
+            if token >= self._width:
                 begin = at - len(spans)
-                spans.append((begin, begin + token - vocabulary))
+                spans.append((begin, begin + token - self._width))
         return spans
 
     def _is_near(self, identity: bytes) -> bool:
@@ -181,7 +165,7 @@ class BlockModel:
         full = self._reuse.full(ids[: base_end - 1], ids[base_end - 1 :])
         found = self._measured[identity] = divergence(full, logits)
         judged = "used" if self._is_near(identity) else f"computed exactly, since max_kl={self._policy.max_kl:g}"
-        self.notices.add(
+        self._notices.add(
             f"blocks of {base_end} tokens: mean KL {found.mean_kl:.3g}, p95 {found.p95_kl:.3g} nats on the "
             f"{len(logits)} tokens behind them: {judged}"
         )
@@ -189,20 +173,12 @@ class BlockModel:
     def _resumed(self, marked: tuple[int, ...], base: int, marks: int, limit: int) -> KVSlots | None:
         """Slots of the live sequence that shares most with this one, cut to at most `limit` tokens; None where none
         shares all blocks. They are the caller's."""
-        best = max(self._live, key=lambda live: common_length(live[0], marked), default=None)
-        common = 0 if best is None else common_length(best[0], marked)
-        if best is None or common < base:
+        live, common = self._live.longest(marked, len(marked))
+        if live is None or common < base:
             return None
         known = min(common - marks, limit)
-        self._live.remove(best)
         self._kept.found["memory"] += known
-        if best[1].length - known <= _REDO_TOKENS:
-            best[1].length = known
-            return best[1]
-        self._live.append(best)
-        return best[1].cut(known)
-
-    def _keep(self, marked: tuple[int, ...], slots: KVSlots) -> None:
-        self._live.append((marked, slots))
-        while len(self._live) > 1 and sum(live.nbytes for _, live in self._live) > _LIVE_BYTES:
-            del self._live[0]
+        if self._live.take(live, known + marks):
+            live.state.length = known
+            return live.state
+        return live.state.cut(known)

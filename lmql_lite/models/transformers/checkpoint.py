@@ -14,20 +14,20 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.kv_layout import model_fingerprint
+import numpy as np
+
+from lmql_lite.cache.kv.kv_layout import Unsupported, model_fingerprint
+from lmql_lite.cache.kv.rotation import Rotation, original_length, rope_parameters, rope_type
 from lmql_lite.errors import LmqlLiteError, ModelError
-from lmql_lite.models.chat import ChatFormat, read_chat
-from lmql_lite.models.context_length import context_length
-from lmql_lite.models.model_files import files_fingerprint, located
-from lmql_lite.models.quiet_library import quiet
+from lmql_lite.models.base import Row
+from lmql_lite.models.model_files import files_fingerprint, located, quiet
 from lmql_lite.models.tokenizer import HFTokenizer
 
 if TYPE_CHECKING:
@@ -36,8 +36,19 @@ if TYPE_CHECKING:
 _MULTIMODAL_CLASSES = {
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": "AutoModelForImageTextToText",
     "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES": "AutoModelForMultimodalLM",
-    "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES": "AutoModelForSpeechSeq2Seq",
 }
+_UNLIMITED = 1 << 20
+"""Context length of a model whose config names none: state-space models, for example, have no limit."""
+_LENGTHS = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+)
+"""Fields of a config that give a model's context length, in the order in which they are read."""
 _LOADING = threading.Lock()
 """Lock around loading: torch's default precision and the library's log levels are process-wide while a model loads."""
 
@@ -72,12 +83,20 @@ class Checkpoint:
     network: Any
     folder: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises ModelError for a network whose positions are rotated in an unknown way."""
+        try:
+            Rotation(self.network)
+        except Unsupported as error:
+            hint = "use a model whose rope_type is one of those of transformers"
+            raise ModelError(f"{self.name} cannot be scored: {error.message}", hint=hint) from error
+
     @classmethod
     def load(cls, name: str, options: LoadOptions = AS_STATED, *, multimodal: bool = False) -> Checkpoint:
         """Checkpoint from a folder, a GGUF file or a name: a causal language model, or one that takes pictures or
         clips. Call it inside `loading`."""
         folder, commit = located(name)
-        return replace(_load(name, folder, commit, options, multimodal=multimodal), folder=str(folder))
+        return _load(name, folder, commit, options, multimodal=multimodal)
 
     @classmethod
     def of(cls, network: Any, tokenizer: Any, name: str = "") -> Checkpoint:
@@ -95,7 +114,33 @@ def loading(name: str) -> Iterator[None]:
         yield
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+@contextmanager
+def within_memory(name: str, tokens: int) -> Iterator[None]:
+    """Context for a pass: exhausted memory is a ModelError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        hint = "shorten the prompt, show fewer or smaller items, or use a smaller model"
+        raise ModelError(f"{name} ran out of memory on a text of {tokens} tokens", hint=hint) from error
+
+
+def rows_of(logits: torch.Tensor, name: str, size: int) -> list[Row]:
+    """Normalised scores of a model from logits `[places, width]`, one for each of `size` tokens."""
+    import torch
+
+    scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
+    if np.isnan(scores.sum()):  # a sum of numbers, minus infinity among them, is none
+        hint = "check its weights, and its precision on this device"
+        raise ModelError(f"{name} returned scores that are not numbers", hint=hint)
+    if len(scores) == 1 and scores.shape[1] == size:
+        return [scores[0]]
+    absent = np.full(max(size - scores.shape[1], 0), -np.inf, dtype=np.float32)
+    return [np.concatenate([row[:size], absent]) for row in scores]  # a view would keep other rows alive
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
     """True for each error with which torch reports exhausted memory; on the CPU that is a RuntimeError."""
     import torch
 
@@ -120,7 +165,8 @@ def _load(name: str, folder: Path, commit: str | None, options: LoadOptions, *, 
     precision = _precision(name, options.dtype, stated, device)
     if not (options.quantization or options.device_map):
         _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
-    tokenizer = _tokenizer(name, folder)
+    with _telling(name, "its tokenizer cannot be read"):
+        tokenizer = _tokenizer(folder, config)
     more: dict[str, Any] = {}
     if options.quantization is not None:
         more["quantization_config"] = _quantization(name, options.quantization)
@@ -152,7 +198,7 @@ def _load(name: str, folder: Path, commit: str | None, options: LoadOptions, *, 
     changes = [str(options.quantization or ""), adapter]
     extra = [str(precision), *changes] if any(changes) else str(precision)
     fingerprint = files_fingerprint(name, folder, commit, extra)
-    return _checkpoint(f"local:{name}", fingerprint, network.eval(), tokenizer, lambda one: read_chat(folder, one))
+    return Checkpoint(f"local:{name}", fingerprint, tokenizer, context_length(config), network.eval(), str(folder))
 
 
 def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
@@ -169,37 +215,11 @@ def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
             "a loaded network needs its tokenizer", hint="model(network, AutoTokenizer.from_pretrained(NAME))"
         )
     fingerprint = model_fingerprint(network, extra=_spelling(tokenizer))
-    if isinstance(tokenizer, HFTokenizer):
-        return Checkpoint(
-            f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, context_length(config), network.eval()
-        )
-
-    def chat(backend: Any) -> ChatFormat | None:
-        with tempfile.TemporaryDirectory() as folder:  # the one form of a template that all releases write alike
-            tokenizer.save_pretrained(folder)
-            return read_chat(Path(folder), backend)
-
-    parts = _tokenizer_parts(name, tokenizer)
-    return _checkpoint(f"local:{name}", f"local:{fingerprint[:32]}", network.eval(), parts, chat)
-
-
-def _checkpoint(
-    name: str,
-    fingerprint: str,
-    network: Any,
-    tokenizer: tuple[Any, tuple[int, ...], set[int]],
-    chat: Callable[[Any], ChatFormat | None],
-) -> Checkpoint:
-    backend, bos, eos = tokenizer
-    config = network.config
-    eos = (
-        eos
-        | _ids(getattr(config, "eos_token_id", None))
-        | _ids(getattr(network.generation_config, "eos_token_id", None))
-    )
-    size = int(config.get_text_config().vocab_size)
-    spelled = HFTokenizer(backend, bos=bos, eos=eos, size=size, chat=chat(backend))
-    return Checkpoint(name, fingerprint, spelled, context_length(config), network)
+    if not isinstance(tokenizer, HFTokenizer):
+        with _telling(name, "its tokenizer cannot be read"):
+            tokenizer = _saved(tokenizer, config, network.generation_config)
+    length = context_length(config)
+    return Checkpoint(f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, length, network.eval())
 
 
 def _device(name: str, wanted: str | None) -> torch.device:
@@ -329,26 +349,49 @@ def free_bytes(device: torch.device) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _tokenizer(name: str, folder: Path) -> tuple[Any, tuple[int, ...], set[int]]:
+def context_length(config: Any) -> int:
+    """Length of the longest text that a model reads, from its config.
+
+    Configs give the length before its rotation was scaled, or after. With yarn, the length before is a parameter of its
+    own; llama3 and longrope are given with the length after; linear and dynamic with the length before, unless only
+    some layers are scaled, as in Gemma 3.
+    """
+    text = config.get_text_config()
+    stated = (getattr(text, field, None) for field in _LENGTHS)
+    length = next((each for each in stated if isinstance(each, int) and each > 0), _UNLIMITED)
+    scaled = [_scaled_length(text, part) for part in rope_parameters(text)]
+    return length if length == _UNLIMITED else max(length, min(scaled, default=0))
+
+
+def _scaled_length(config: Any, part: Mapping[str, Any]) -> int:
+    """Length of the longest text for which a rotation was scaled; 0 where its parameters do not say it."""
+    factor, length = part.get("factor"), original_length(config, part)
+    if rope_type(part) not in ("linear", "dynamic", "yarn") or not factor or not length:
+        return 0
+    return int(factor * length)
+
+
+def _tokenizer(folder: Path, config: Any) -> HFTokenizer:
+    """Tokenizer in a model's folder. Without a `tokenizer.json`, the library makes one of the files that there are."""
+    if (folder / "tokenizer.json").is_file():
+        return HFTokenizer.from_folder(folder, eos=_ids(getattr(config, "eos_token_id", None)), size=_size(config))
     import transformers
 
     library: Any = transformers
-    with _telling(name, "its tokenizer cannot be read"):
-        tokenizer = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    return _tokenizer_parts(name, tokenizer)
+    made = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return _saved(made, config, None)
 
 
-def _tokenizer_parts(name: str, tokenizer: Any) -> tuple[Any, tuple[int, ...], set[int]]:
-    """Backend of the fast tokenizer, the ids that it puts before a text, and its end-of-text ids."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if not hasattr(backend, "to_str") or not backend.get_vocab_size():
-        raise ModelError(f"local:{name} has no fast tokenizer", hint="its folder needs a tokenizer.json")
-    text = backend.encode("a", add_special_tokens=True)
-    before = takewhile(lambda pair: pair[1], zip(text.ids, text.special_tokens_mask, strict=True))
-    bos = tuple(number for number, _ in before)
-    if not bos and getattr(tokenizer, "add_bos_token", False) is True and tokenizer.bos_token_id is not None:
-        bos = (int(tokenizer.bos_token_id),)
-    return backend, bos, _ids(tokenizer.eos_token_id)
+def _saved(tokenizer: Any, config: Any, generation: Any) -> HFTokenizer:
+    """Tokenizer of one of the library, by the files that it saves: the one form that all releases write alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        eos = _ids(getattr(config, "eos_token_id", None)) | _ids(getattr(generation, "eos_token_id", None))
+        return HFTokenizer.from_folder(Path(folder), eos=eos, size=_size(config))
+
+
+def _size(config: Any) -> int:
+    return int(config.get_text_config().vocab_size)
 
 
 def _spelling(tokenizer: Any) -> str:
@@ -373,7 +416,7 @@ def _telling(name: str, what: str) -> Iterator[None]:
     except LmqlLiteError:
         raise
     except Exception as error:
-        if is_out_of_memory(error):
+        if _is_out_of_memory(error):
             raise ModelError(f"local:{name} does not fit into memory", hint="use a smaller model") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":. ")
         raise ModelError(f"local:{name}: {what}: {reason}") from error

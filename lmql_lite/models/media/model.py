@@ -18,33 +18,37 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
 from lmql_lite.cache.kv.kv_config import KVCacheConfig
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache
+from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of, from_cache
 from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article
-from lmql_lite.models.base import KVScope, ModelObject, PassCounts, ScoreRequest
-from lmql_lite.models.checkpoint import AS_STATED, Checkpoint, LoadOptions, is_out_of_memory, loading
-from lmql_lite.models.encoding import EMBEDDINGS, TOKENS, ItemEncoder
-from lmql_lite.models.kv_rows import Lane
-from lmql_lite.models.kv_tiers import kv_engine
-from lmql_lite.models.media_path import MediaKV, MediaPrefix, Unfolded, unfolded
+from lmql_lite.models.base import KVScope, PassCounts, Row, Scorer, ScoreRequest
+from lmql_lite.models.live import Lane
+from lmql_lite.models.media.encoding import EMBEDDINGS, TOKENS, ItemEncoder
+from lmql_lite.models.media.path import MediaKV, MediaPrefix, Unfolded, unfolded
+from lmql_lite.models.transformers.checkpoint import (
+    AS_STATED,
+    Checkpoint,
+    LoadOptions,
+    loading,
+    rows_of,
+    within_memory,
+)
+from lmql_lite.models.transformers.tiers import kv_engine
 
 if TYPE_CHECKING:
     import torch
-
-Row = NDArray[np.float32]
 
 _NOISE = 1e-3
 """Largest difference of logits, relative to the largest logit, that another shape of the same pass explains."""
 
 
-class MultimodalModel(ModelObject):
-    """A MediaScorer (S35). Threads and event loops may share it; their calls take turns.
+class MultimodalModel(Scorer):
+    """Vision-language or audio model. Threads and event loops may share it; their calls take turns.
 
     `encoder_calls` and `decodes` count what known items do not cost. Keys and values of the latest sequences are kept
     in memory, and with `kv` those of prefixes across processes.
@@ -69,11 +73,7 @@ class MultimodalModel(ModelObject):
         if engine is not None:
             weakref.finalize(self, engine.close)  # also when the process ends
         self._network = checkpoint.network
-        try:
-            self._rotation = Rotation(checkpoint.network)
-        except Unsupported as error:
-            hint = "use a model whose rope_type is one of those of transformers"
-            raise ModelError(f"{self.name} cannot be scored: {error.message}", hint=hint) from error
+        self._rotation = Rotation(checkpoint.network)
         is_rotated = hasattr(getattr(self._network, "model", self._network), "get_rope_index")
         self._axes = 3 if is_rotated else 1
         """Dimensions in which the model counts positions."""
@@ -84,10 +84,10 @@ class MultimodalModel(ModelObject):
         """Entries of each scope, by the digests of their items."""
         self._lock = threading.Lock()
         self._mark = self._chosen_mark()
+        self.marks = frozenset({self._mark})
         self._in_one_piece = False
         """An item is right only in the pass that begins the text: attention in it runs both ways."""
-        if not self.encoding.is_speech:
-            self._probe()
+        self._probe()
 
     @classmethod
     def load(
@@ -105,11 +105,6 @@ class MultimodalModel(ModelObject):
         return self._prefixes.engine
 
     @property
-    def marks(self) -> frozenset[int]:
-        """See `MediaScorer.marks`."""
-        return frozenset({self._mark})
-
-    @property
     def encoder_calls(self) -> int:
         """Calls of an encoder since the model was loaded, without those that probe it."""
         return self.encoding.encoder_calls
@@ -120,7 +115,7 @@ class MultimodalModel(ModelObject):
         return self.encoding.decodes
 
     def show(self, item: Media) -> tuple[int, ...]:
-        """See `MediaScorer.show`."""
+        """See `Scorer.show`."""
         if item.modality not in self.encoding.modalities:
             kinds = " and ".join(sorted(self.encoding.modalities))
             raise ModelError(
@@ -156,30 +151,14 @@ class MultimodalModel(ModelObject):
         items: Sequence[dict[str, Media]],
         requests: Sequence[ScoreRequest],
     ) -> list[list[Row]]:
-        import torch
-
         rows = []
         for (ids, ends), own, request in zip(jobs, items, requests, strict=True):
-            try:
-                wanted = sorted(set(ends))
+            wanted = sorted(set(ends))
+            with within_memory(self.name, len(ids)):
                 logits = self.logits(ids, wanted, own, request.counts, request.scope)
-                scores = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
-            except (MemoryError, RuntimeError) as error:
-                self._prefixes.clear()
-                if not is_out_of_memory(error):
-                    raise
-                hint = "show fewer or smaller items, or use a smaller model"
-                raise ModelError(f"{self.name} ran out of memory on a text of {len(ids)} tokens", hint=hint) from error
-            if np.isnan(scores).any():
-                raise ModelError(f"{self.name} returned scores that are not numbers", hint="check its weights")
-            found = dict(zip(wanted, scores, strict=True))
-            rows.append([self._row(found[end]) for end in ends])
+                found = dict(zip(wanted, rows_of(logits, self.name, len(self.tokenizer.vocabulary)), strict=True))
+            rows.append([found[end] for end in ends])
         return rows
-
-    def _row(self, scores: Row) -> Row:
-        """Copy with one score for every token of the vocabulary; a view would keep the other rows alive."""
-        size = len(self.tokenizer.vocabulary)
-        return np.concatenate([scores[:size], np.full(max(size - len(scores), 0), -np.inf, dtype=np.float32)])
 
     # One pass -------------------------------------------------------------------------------------------------------
 
@@ -193,8 +172,6 @@ class MultimodalModel(ModelObject):
     ) -> torch.Tensor:
         import torch
 
-        if self.encoding.is_speech:
-            self._require_one_clip(ids, ends[0], len(items))
         whole = self._unfolded(ids, self._entries(list(items.values()), scope))
         if len(whole.tokens) > self.context_length:
             raise ModelError(
@@ -218,18 +195,8 @@ class MultimodalModel(ModelObject):
         if not self._rotation.is_single(band):
             self._prefixes.remember(whole, past, known.length, lane)
         if counts is not None:
-            counts.fed += len(whole.tokens) - known.length
-            if known.length:
-                counts.reused[known.tier] = counts.reused.get(known.tier, 0) + known.length
+            counts.add(len(whole.tokens) - known.length, known.length, known.tier)
         return logits
-
-    def _require_one_clip(self, ids: tuple[int, ...], end: int, count: int) -> None:
-        """A decoder attends to an encoder's output from its first token on: the clip stands in no place of its text."""
-        if count != 1:
-            raise ModelError(f"{self.name} listens to one clip, not to {count}", hint="show it one {audio(...)}")
-        if end <= ids.index(self._mark) + DIGEST_BYTES:
-            hint = "put {audio(...)} before the first hole"
-            raise ModelError(f"{self.name} has no scores before its clip", hint=hint)
 
     def _entries(self, items: list[Media], scope: KVScope | None = None) -> dict[str, EncoderEntry]:
         """Entry of each item, by its digest. Only unseen ones are decoded and encoded; in a scope, those that it has
@@ -253,9 +220,8 @@ class MultimodalModel(ModelObject):
         import torch
 
         device, begin = self._network.device, known.length
-        given: dict[str, Any] = {self._keyword: known.cache(device, crosses=self.encoding.is_speech)}
         tokens = torch.from_numpy(whole.tokens[begin:]).to(device)
-        given |= self._heard(whole, tokens) if self.encoding.is_speech else self._seen(whole, tokens, begin)
+        given = {self._keyword: known.cache(device), **self._seen(whole, tokens, begin)}
         keep = torch.tensor(rows, device=device)
         if "logits_to_keep" in self._takes:
             given["logits_to_keep"] = keep
@@ -265,15 +231,8 @@ class MultimodalModel(ModelObject):
         logits = output.logits[0]
         return (logits if "logits_to_keep" in self._takes else logits[keep]), cache_of(output)
 
-    def _heard(self, whole: Unfolded, tokens: torch.Tensor) -> dict[str, Any]:
-        """Inputs of a decoder that attends to a clip."""
-        from transformers.modeling_outputs import BaseModelOutput
-
-        hidden = BaseModelOutput(whole.items[0][1].tensors[EMBEDDINGS][None])
-        return {"decoder_input_ids": tokens[None], "encoder_outputs": hidden}
-
     def _seen(self, whole: Unfolded, tokens: torch.Tensor, known: int) -> dict[str, Any]:
-        """Inputs of a model in whose text items stand: embeddings in the places of their placeholders."""
+        """Inputs of the network: embeddings of the text, and those of the items in the places of their placeholders."""
         import torch
 
         device = tokens.device

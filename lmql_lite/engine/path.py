@@ -1,8 +1,6 @@
-"""Path of a model in this process: pending text becomes canonical tokens when the model is next asked (S10, S14).
+"""Path of a branch: text becomes canonical tokens when the model is next asked (S10, S14).
 
-The methods take a state and return the next one. The ledger records every token that joins or leaves the path. The text
-of a chat template between turns is on the path but not part of the prompt (S30): it is never healed, and counts like
-the model's bos.
+The methods take a state and return the next one. The ledger records every token that joins or leaves the path.
 """
 
 from __future__ import annotations
@@ -20,42 +18,34 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.spelled_prompts import LEAST, MOST, SpelledPrompt, SpelledPrompts
 from lmql_lite.engine.state import (
+    NO_ID,
     UNREAD,
     Overhang,
     PathCounts,
     Piece,
     State,
     Step,
+    TokenChoice,
     begun,
-    behind_template,
     block_marks,
     data_of,
     ended,
-    first_answer,
     join,
     joined,
-    of_template,
     read,
-    shown,
-    stripped_left,
-    stripped_right,
-    unread,
     until,
     without,
 )
-from lmql_lite.errors import ModelError
 from lmql_lite.media import Media
-from lmql_lite.models.chat import ChatFormat, Delimiter
-from lmql_lite.tokens import Fate, Role, Source, Token, Tokenizer
+from lmql_lite.tokens import Fate, Token, Tokenizer
 
-NONE = -1
-"""Id in place of a token's, if there is no token."""
+LONG = 256
+"""Number of tokens from which a text is added to the tree as one stretch."""
 
 
-class TokenPath:
-    """Path of one branch of a run."""
+class Path:
+    """Path of one branch of a run, for a model without turns."""
 
     def __init__(
         self,
@@ -63,23 +53,18 @@ class TokenPath:
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
         ledger: Ledger,
-        prompts: SpelledPrompts,
-        chat: ChatFormat | None = None,
         mark: Callable[[int], int] | None = None,
     ) -> None:
-        """`chat` is the format of a model with turns. For a model that reuses blocks, `mark` returns the token before a
-        block of a given number of tokens."""
-        self.chat = chat
+        """For a model that reuses blocks, `mark` returns the token before a block of a given number of tokens."""
         self._tree = tree
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._ledger = ledger
-        self._prompts = prompts
         self._mark = mark
         self.counts = PathCounts()
         """Counts of the tokens on the path, for penalties."""
 
-    def fork(self, ledger: Ledger) -> TokenPath:
+    def fork(self, ledger: Ledger) -> Path:
         """A copy for another branch, with a ledger of its own."""
         fork = copy(self)
         fork._ledger, fork.counts = ledger, self.counts.fork()
@@ -87,31 +72,46 @@ class TokenPath:
 
     def start(self) -> State:
         """The state of an empty text. The model's bos is on the path but not part of the text."""
-        node = self._tree.root
-        for token in self._tokenizer.bos:
-            node = self._tree.extend(node, token)
-        return State(pc=0, node=node, depth=len(self._tokenizer.bos))
+        bos = self._tokenizer.bos
+        return State(pc=0, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
+
+    def answer(self, state: State) -> State:
+        """The state at the beginning of a hole."""
+        return state
 
     def settle(self, state: State, *, last: bool = False) -> State:
         """Encodes pending text in one piece, and takes back its ambiguous tail as `held`.
 
-        The `last` call, which no token follows, holds nothing back. In a chat, a question to the model opens a turn of
-        the assistant (S29).
+        The `last` call, which no token follows, holds nothing back.
         """
-        if state.overhang is not None:
-            state = self.resolve(state)
-        if self.chat is not None and state.turn is not None:
-            state = self._answering(state, self.chat, is_asked=not last)
+        state = self._in_turn(state if state.overhang is None else self.resolve(state), is_asked=not last)
         if not state.pending and not last:
             return state
         # text left held by a hole that ended before its first token is ordinary text
         return self._spell(state._replace(pending=joined(state.held, state.pending), held=()), last=last)
 
+    def show(self, state: State, item: Media, tokens: tuple[int, ...]) -> State:
+        """The state after a picture, video or clip, which `tokens` represent on the path. Text before and after it is
+        encoded separately."""
+        state = self.resolve(state)
+        state = self._showing(state._replace(pending=joined(state.held, state.pending), held=()))
+        state = self._spell(state, last=True)
+        token = Token(NO_ID, str(item).encode(), None, "prompt", "kept", None)
+        step = Step(token, state.node, self._tree.extend_path(state.node, tokens), state.history)
+        self._ledger.add(step)
+        return state.shown(item, step, len(tokens))
+
+    def _in_turn(self, state: State, *, is_asked: bool) -> State:
+        """The state in the turn to which pending text belongs."""
+        return state
+
+    def _showing(self, state: State) -> State:
+        """The state in a turn that may show an item."""
+        return state
+
     def _spell(self, state: State, *, last: bool) -> State:
         ids = self._tokenizer.encode(read(state.pending))
-        tail = 0 if last else self._ambiguous(ids, first=state.depth == 0)
-        back = tail if self.chat is None else self._own(ids[len(ids) - tail :], state.pending)
-        taken = ids[: len(ids) - back]
+        taken = ids if last else ids[: len(ids) - self._ambiguous(ids, state)]
         marks = block_marks(self._vocabulary.lengths[list(taken)].tolist(), state.pending) if self._mark else {}
         state, many = self._take_text(state, taken) if self._mark is None else (state, 0)
         for at, token in enumerate(taken[many:]):
@@ -120,11 +120,11 @@ class TokenPath:
             state = self.take(state, token)
         if state.pending and state.pending[0].hole == UNREAD:  # the model reads nothing of this text
             white, left = begun(state.pending, 0)
-            before = self._tree.path(state.node)[-1:] or (NONE,)
+            before = self._tree.path(state.node)[-1:] or (NO_ID,)
             state = self._add(state._replace(pending=left), before[0], white, state.node, state.depth)
         return state._replace(held=state.pending, pending=())
 
-    def _ambiguous(self, ids: tuple[int, ...], *, first: bool) -> int:
+    def _ambiguous(self, ids: tuple[int, ...], state: State) -> int:
         """Number of tokens at the end that may be part of a longer token, which the model must be free to choose."""
         back, tail = 0, b""
         for count, token in enumerate(reversed(ids), start=1):
@@ -134,17 +134,7 @@ class TokenPath:
             if self._vocabulary.extends(tail):
                 back = count
         # the first question needs at least one token before it
-        return min(back, len(ids) - 1) if first else back
-
-    def _own(self, ids: tuple[int, ...], pieces: tuple[Piece, ...]) -> int:
-        """Number of tokens at the end that contain no text of a template."""
-        room, count = len(read(pieces[behind_template(pieces) :])), 0
-        for token in reversed(ids):
-            room -= int(self._vocabulary.lengths[token])
-            if room < 0:
-                break
-            count += 1
-        return count
+        return back if state.depth else min(back, len(ids) - 1)
 
     def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, int]:
         """The state after the tokens that hold only the program's own text, added all at once, and their number."""
@@ -155,19 +145,15 @@ class TokenPath:
         many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
         if not many:  # the first token also holds text of the next piece
             return state, 0
-        prompt = SpelledPrompt(state.node, state.history, piece.data, ids[:many], ends[:many], [], [])
-        if LEAST <= many <= MOST:
-            self._prompts.begin(prompt)
-        steps, begin = prompt.steps, ends[len(prompt.steps) - 1] if prompt.steps else 0
-        node, history = (steps[-1].node, steps[-1]) if steps else (state.node, state.history)
-        for token, end in zip(ids[len(steps) : many], ends[len(steps) : many], strict=True):
+        node, history, steps, begin = state.node, state.history, list[Step](), 0
+        for token, end in zip(ids[:many], ends[:many], strict=True):
             child = self._tree.extend(node, token)
             history = Step(Token(token, piece.data[begin:end], None, piece.source, "kept", None), node, child, history)
             steps.append(history)
             node, begin = child, end
-        if many >= LEAST:  # a pin below it then need not walk up to the root
-            self._tree.extend_path(state.node, prompt.ids)
-        self._ledger.add_prompt(steps, prompt.moves)
+        if many >= LONG:  # a pin below it then need not walk up to the root
+            self._tree.extend_path(state.node, ids[:many])
+        self._ledger.add_prompt(steps)
         pending = without(state.pending, ends[many - 1])
         return state._replace(node=node, history=history, depth=state.depth + many, pending=pending), many
 
@@ -181,119 +167,27 @@ class TokenPath:
         state = state._replace(held=held, pending=pending, score=state.score + (logprob or 0.0))
         return self._put(state, token, spelled, logprob)
 
-    # Turns of a chat ---------------------------------------------------------------------------------------------
-
-    def begin(self, state: State, role: Role, chat: ChatFormat) -> State:
-        """The state at the beginning of a turn. Raises ModelError if the model's template allows no such turn here."""
-        state = self.resolve(state)
-        state = self._answering(state, chat, is_asked=False) if state.turn else self._without_turns(state)
-        state = state._replace(pending=joined(state.held, state.pending), held=())
-        opening = chat.opening(state.turn, role)
-        if state.turn in chat.strips:
-            state = state._replace(pending=stripped_right(state.pending))
-        return self._say(state, opening)._replace(turn=role)
-
-    def show(self, state: State, item: Media, tokens: tuple[int, ...]) -> State:
-        """The state after a picture, video or clip, which `tokens` represent on the path. Text before and after it is
-        encoded separately."""
-        state = self.resolve(state)
-        state = state._replace(pending=joined(state.held, state.pending), held=())
-        if self.chat is not None and state.turn is not None and self._is_new(state, self.chat):
-            state = self._begun(state, self.chat, is_asked=False)
-        state = self._spell(state, last=True)
-        node = state.node
-        for token in tokens:
-            node = self._tree.extend(node, token)
-        step = Step(Token(NONE, str(item).encode(), None, "prompt", "kept", None), state.node, node, state.history)
-        self._ledger.add(step)
-        return state.shown(item, step, len(tokens))
-
-    def _without_turns(self, state: State) -> State:
-        """The state before the first turn, without the bos, which the template adds itself. Raises ModelError if there
-        is text already."""
-        before = data_of(joined(state.held, state.pending))
-        if state.history is not None or before.strip():
-            raise ModelError(
-                "text before the first role tag belongs to no turn",
-                hint="begin with {:system} or {:user}",
-            )
-        return state._replace(node=self._tree.root, depth=0, held=(), pending=(unread(before),) if before else ())
-
-    def _answering(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
-        """The state in a turn of the assistant if a hole has text or the model is asked. The turn's beginning is on the
-        path."""
-        answer = first_answer(state.pending)
-        if state.turn != "assistant" and (is_asked or answer is not None):
-            own = () if answer is None else state.pending[answer:]
-            state = self.begin(state._replace(pending=state.pending[:answer]), "assistant", chat)
-            state = state._replace(pending=joined(state.pending, own))
-        return self._begun(state, chat, is_asked=is_asked) if self._is_new(state, chat) else state
-
-    def _is_new(self, state: State, chat: ChatFormat) -> bool:
-        """True if none of the turn's text is on the path yet."""
-        if behind_template(state.pending):
-            return True
-        newest = state.history
-        while newest is not None and newest.token.fate != "kept":
-            newest = newest.before
-        if state.held or (newest is not None and newest.node == state.node):
-            return False
-        return bool(chat.borders.intersection(self._tree.path(state.node)[-1:]))
-
-    def _begun(self, state: State, chat: ChatFormat, *, is_asked: bool) -> State:
-        """The state with the template's text between the beginning of a turn and the text of the turn."""
-        at = behind_template(state.pending)
-        opening, text = state.pending[:at], state.pending[at:]
-        if state.turn in chat.strips:
-            text = stripped_left(text)
-        first = next((piece for piece in text if piece.hole != UNREAD), None)
-        is_said = first is not None and first.hole is None
-        if first is None and not is_asked:
-            return state
-        state = state._replace(pending=opening)
-        if state.turn == "assistant":
-            state = self._say(state, chat.said if is_said else chat.asked)
-        if not is_said:  # text that the model begins is encoded apart from the template's
-            state = self._spell(state, last=True)
-        return state._replace(pending=joined(state.pending, text))
-
-    def _say(self, state: State, delimiter: Delimiter) -> State:
-        """The state with text of the template, encoded together with the text around it, as the template intends."""
-        for part in delimiter:
-            if isinstance(part, bytes):
-                state = state._replace(pending=join(state.pending, of_template(part)))
-                continue
-            if read(state.pending):
-                state = self._spell(state, last=True)
-            state = self._put(state._replace(pending=()), part, state.pending)
-        return state
-
     def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
-        """The state after a token. It is recorded if any of its text is in the prompt."""
-        node = self._tree.extend(state.node, token)
-        told = spelled if self.chat is None else shown(spelled)
-        if told:
-            return self._add(state, token, told, node, state.depth + 1, logprob)
-        return state._replace(node=node, depth=state.depth + 1)
+        """The state after a token that spells these pieces."""
+        return self._add(state, token, spelled, self._tree.extend(state.node, token), state.depth + 1, logprob)
 
     # Holes -------------------------------------------------------------------------------------------------------
 
     def choose(
         self,
         state: State,
-        token: int,
+        choice: TokenChoice,
         hole: str,
-        source: Source,
-        logprob: float,
-        matcher: Matcher | None,
+        matcher: Matcher | None = None,
         choosable: Choosable | None = None,
     ) -> State:
         """The state after a token chosen for a hole; it covers `held` and goes beyond. `matcher` is the hole's after
         it, and `choosable` the alternatives."""
-        record = Token(token, self._vocabulary.tokens[token] or b"", hole, source, "kept", logprob)
-        step = Step(record, state.node, self._tree.extend(state.node, token), state.history)
+        node = self._tree.extend(state.node, choice.token) if choice.node is None else choice.node
+        record = Token(choice.token, choice.data, hole, choice.source, "kept", choice.logprob)
+        step = Step(record, state.node, node, state.history)
         self._ledger.add(step, choosable)
-        return state.chosen(step, logprob, matcher)
+        return state.chosen(step, choice.logprob or 0.0, matcher)
 
     def count_close_call(self, is_close: bool) -> None:
         """Counts a choice that the noise of the model's scores might have changed."""

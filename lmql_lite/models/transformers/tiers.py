@@ -8,16 +8,18 @@ from typing import Any
 
 from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.models.checkpoint import Checkpoint
-from lmql_lite.models.pass_probe import kernel
+from lmql_lite.models.transformers.checkpoint import Checkpoint, free_bytes
+from lmql_lite.models.transformers.exactness import kernel
 
 _GIB = 1 << 30
+_LIVE_SHARE, _LIVE_BYTES = 0.25, 4 << 30
+"""Keys and values of live sequences take at most this share of free memory, and at most so many bytes."""
 
 
 def kv_engine(
     checkpoint: Checkpoint, kv: str | KVCacheConfig | None, *, exact: bool
-) -> tuple[KVCacheEngine | None, int | None]:
-    """Engine on disk or on a server, None where neither is named; and the bytes for live sequences, None for any.
+) -> tuple[KVCacheEngine | None, int]:
+    """Engine on disk or on a server, None where neither is named; and the bytes for live sequences.
 
     `kv` is a folder, a `redis://` URL or a config; None is the config that LMCache's and our variables of the
     environment make. Live sequences are the tier in memory, so the engine has none: nothing is held twice. Raises
@@ -31,7 +33,8 @@ def kv_engine(
         is_server = "://" in kv and not kv.startswith("file://")
         config = KVCacheConfig.load(overrides={"remote_url" if is_server else "local_disk": kv})
     is_stated = "max_local_cpu_size" in config.origins or isinstance(kv, KVCacheConfig)
-    most = int(config.max_local_cpu_size * _GIB) if is_stated else None
+    free = free_bytes(checkpoint.network.device) or _LIVE_BYTES
+    most = int(config.max_local_cpu_size * _GIB) if is_stated else min(_LIVE_BYTES, int(_LIVE_SHARE * free))
     if config.local_disk is None and config.remote_url is None:
         return None, most
     metadata = _metadata(checkpoint.name, checkpoint.fingerprint, checkpoint.network, exact=exact)

@@ -6,7 +6,7 @@ Keys and values are those of the latest sequences in memory, and of prefixes on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.encoder import EncoderEntry
 from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_index import shared_tokens
 from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache, to_cache
-from lmql_lite.cache.kv.kv_page import Tokens
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES
-from lmql_lite.models.encoding import ADVANCE, POSITIONS, TOKENS
-from lmql_lite.models.kv_rows import SHARED, Lane
+from lmql_lite.models.live import SHARED, Lane, LiveSequences
+from lmql_lite.models.media.encoding import ADVANCE, POSITIONS, TOKENS
 
-_SEQUENCES = 4
-"""Maximum number of sequences in memory."""
 _WORTHWHILE = 16
 """New tokens from which on a pass is worth looking on the tiers, and an entry there."""
 
@@ -33,22 +29,19 @@ _WORTHWHILE = 16
 class Unfolded:
     """Tokens of a pass. `starts[i]` is the place of the path's token `i`, also for one that is inside an item: there
     it is the place of the item. `positions` are `[3, tokens]`, or `[1, tokens]`. `chain` identifies each token in keys
-    of attention KV: a text's by its id, an item's by the digest and its place in the span. A clip that stands in no
-    place of the text is part of the first token's number."""
+    of attention KV: a text's by its id, an item's by the digest and its place in the span."""
 
     tokens: NDArray[np.int64]
     items: tuple[tuple[int, EncoderEntry], ...]
     positions: NDArray[np.int64]
     starts: NDArray[np.int64]
-    chain: NDArray[np.int64]
+    chain: tuple[int, ...]
 
     def rotated(self, band: int) -> Unfolded:
         """The same tokens, whose keys are those of a band of rotations: equal keys only within it."""
         if not band:
             return self
-        chain = self.chain.copy()
-        chain[:1] = span_chain(f"{band} {chain[0]}", 1)
-        return replace(self, chain=chain)
+        return replace(self, chain=(*span_chain(f"{band} {self.chain[0]}", 1), *self.chain[1:]))
 
     def before(self, place: int) -> int:
         """Largest place up to `place` that is in no item: a prefix may end there."""
@@ -63,7 +56,6 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
     starts: list[int] = []
     items: list[tuple[int, EncoderEntry]] = []
     positions: list[NDArray[np.int64]] = []
-    sounds = ""
     position = at = 0
     while at < len(ids):
         if ids[at] != mark:
@@ -78,9 +70,6 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
         items.append((len(tokens), entry))
         starts += [len(tokens)] * (1 + DIGEST_BYTES)
         at += 1 + DIGEST_BYTES
-        if TOKENS not in entry.tensors:
-            sounds += digest
-            continue
         span = entry.tensors[TOKENS].tolist()
         if axes > 1 and POSITIONS not in entry.tensors:
             raise ModelError("the model needs positions for an item, and its entry has none", hint="clear its cache")
@@ -90,11 +79,8 @@ def unfolded(ids: tuple[int, ...], mark: int, entries: Mapping[str, EncoderEntry
         positions.append(relative + position)
         position += int(entry.facts[ADVANCE])
     starts.append(len(tokens))
-    if sounds:
-        chain[:1] = [span_chain(f"{sounds} {token}", 1)[0] for token in chain[:1]]
     places = np.concatenate(positions, axis=1) if positions else np.zeros((axes, 0), np.int64)
-    columns = (np.array(tokens, np.int64), tuple(items), places, np.array(starts), np.array(chain, np.int64))
-    return Unfolded(*columns)
+    return Unfolded(np.array(tokens, np.int64), tuple(items), places, np.array(starts), tuple(chain))
 
 
 def span_chain(digest: str, count: int) -> list[int]:
@@ -105,84 +91,54 @@ def span_chain(digest: str, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class MediaPrefix:
-    """Keys and values of the first `length` tokens of a path, and the tier that had them. `cross` are those of a clip
-    that a decoder attends to."""
+    """Keys and values of the first `length` tokens of a path, and the tier that had them."""
 
     length: int = 0
     kv: KV = ()
-    cross: KV = ()
     tier: str = "memory"
 
-    def cache(self, device: Any, *, crosses: bool) -> Any:
+    def cache(self, device: Any) -> Any:
         """Cache of transformers with these keys and values."""
-        kept = to_cache(tuple((keys[:, : self.length], values[:, : self.length]) for keys, values in self.kv), device)
-        if not crosses:
-            return kept
-        import transformers
-
-        library: Any = transformers
-        return library.EncoderDecoderCache(kept, to_cache(self.cross, device))
-
-
-@dataclass(frozen=True)
-class _Sequence:
-    chain: Tokens
-    kv: KV
-    cross: KV
-    lane: Lane
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for pair in (*self.kv, *self.cross) for tensor in pair)
-
-
-def _is_beginning(chain: Tokens, of: Tokens) -> bool:
-    return shared_tokens(chain, of) == len(chain)
+        return to_cache(tuple((keys[:, : self.length], values[:, : self.length]) for keys, values in self.kv), device)
 
 
 class MediaKV:
-    """Keys and values of one model. `most_bytes` bounds those in memory; None is no bound. Not for several threads."""
+    """Keys and values of one model, at most `most_bytes` of them in memory. Not for several threads."""
 
-    def __init__(self, engine: KVCacheEngine | None, most_bytes: int | None) -> None:
-        self.engine, self._most_bytes = engine, most_bytes
-        self._live: list[_Sequence] = []
-
-    def clear(self) -> None:
-        """Forgets what is in memory."""
-        self._live.clear()
+    def __init__(self, engine: KVCacheEngine | None, most_bytes: int) -> None:
+        self.engine = engine
+        self.live = LiveSequences[KV](most_bytes, _bytes_of)
 
     def longest(self, whole: Unfolded, limit: int, lane: Lane = SHARED) -> MediaPrefix:
         """Longest known prefix of a lane that ends in no item, and before the path's token `limit`."""
         most, found = int(whole.starts[limit]), MediaPrefix()
-        for live in (live for live in self._live if live.lane == lane):
-            length = whole.before(min(shared_tokens(live.chain, whole.chain), most))
-            if length > found.length:
-                found = MediaPrefix(length, live.kv, live.cross)
+        live, shared = self.live.longest(whole.chain, most, lane)
+        if live is not None and (length := whole.before(shared)):
+            found = MediaPrefix(length, live.state)
         if self.engine is not None and lane.scope is None and len(whole.tokens) - found.length >= _WORTHWHILE:
             kv, count = self.engine.longest(whole.chain[:most])
             if (length := whole.before(count)) > found.length:
                 tiers = self.engine.requests[-1].by_tier
-                found = MediaPrefix(length, kv, found.cross, max(tiers, key=lambda tier: tiers[tier]))
+                found = MediaPrefix(length, kv, max(tiers, key=lambda tier: tiers[tier]))
         return found
 
     def remember(self, whole: Unfolded, past: Any, known: int, lane: Lane = SHARED) -> None:
         """Keeps the keys and values of a pass, which began after `known` tokens. Nothing where they cannot be kept."""
-        cross: KV = ()
         try:
-            if hasattr(past, "cross_attention_cache"):
-                crossed, past = past.cross_attention_cache, past.self_attention_cache
-                cross = from_cache(crossed, crossed.get_seq_length())
             kv = from_cache(past, len(whole.tokens))
         except Unsupported:
             return
-        live = [each for each in self._live if not each.lane.is_left]
-        live = [each for each in live if each.lane != lane or not _is_beginning(each.chain, whole.chain)]
-        self._live = [*live, _Sequence(whole.chain, kv, cross, lane)][-_SEQUENCES:]
-        while self._most_bytes is not None and sum(live.nbytes for live in self._live) > self._most_bytes:
-            del self._live[0]
+        self.live.put(whole.chain, kv, lane)
+        self.live.evict()
+        if self.live.size > self.live.max_size:  # the last one is too large as well
+            self.live.all.clear()
         if self.engine is None or lane.scope is not None:
             return
         if len(whole.tokens) - known >= _WORTHWHILE:
             self.engine.store(whole.chain, kv, blocking=False)
         else:
             self.engine.save_decoded(whole.chain, lambda: kv)
+
+
+def _bytes_of(sequences: Iterable[KV]) -> int:
+    return sum(part.nbytes for kv in sequences for pair in kv for part in pair)

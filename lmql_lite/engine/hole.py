@@ -13,12 +13,14 @@ from lmql_lite.constraints.matcher import Ending, Matcher
 from lmql_lite.constraints.terms import Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
-from lmql_lite.engine.decode.distribution import Choosing
 from lmql_lite.engine.decorated import decoration_of
+from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.environment import evaluate
 from lmql_lite.engine.frame import Caller, answered, unmet
-from lmql_lite.engine.generate.generator import Generator, Lookahead, lookahead_at, matcher_of
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import Fill, matcher_of
 from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
 from lmql_lite.engine.tools.fill import ToolFill
@@ -49,11 +51,12 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
+    fill: Fill
     if toolbox is None:
         fill = generator.fill(op, term, branch.state, sampling, limit, partial(_lookahead, branch, op, term))
     else:
         fill = ToolFill(op, term, toolbox, sampling, limit, generator)
-    branch.state = fill.open(generator.begin_call(branch.state) if given else branch.state, matcher)
+    branch.state = fill.open(generator.path.resolve(branch.state) if given else branch.state, matcher)
     branch.hole = OpenHole(op, term, fill, judge)
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)
@@ -139,6 +142,23 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
             hint="change the text, or the condition",
         )
     return state
+
+
+async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
+    """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
+    if hole.op.may_reject or branch.frame.decoration is not None:
+        return 0
+    is_guarded, done = branch.is_guarded, 0
+    while done < most and (state := hole.fill.known(branch.state)) is not None:
+        done += 1
+        branch.state = state
+        matcher = matcher_of(state)
+        if matcher.ending is not None:
+            await look(branch, hole)
+            break
+        if not is_guarded:
+            show(branch, hole, matcher)
+    return done
 
 
 async def look(branch: Branch, hole: OpenHole) -> None:

@@ -1,4 +1,4 @@
-"""Questions to a server: the cache keys of the answers to a hole, and the request if the cache has none of them."""
+"""Forms: what a server is told of a condition (S17), the request, and the cache keys of its answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import And, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.generate.generator import Lookahead
 from lmql_lite.engine.plan import Way
+from lmql_lite.engine.segment import Lookahead
 from lmql_lite.models.answer_form import ROOM, AnswerForm
 from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema
 from lmql_lite.options import Sampling
@@ -37,8 +37,8 @@ Rejected = frozenset[tuple[bytes, bool]]
 
 
 @dataclass(frozen=True)
-class HoleQuestion:
-    """Question of one hole, from the beginning of its segment (S16).
+class Form:
+    """Form of the question of one hole, from the beginning of its segment (S16).
 
     The request has `pushed` or `stops`; with neither the server writes freely, and past the segment if more follows.
     `language` is the server grammar for places where free text does not fit. `key` identifies conditions, texts and
@@ -165,14 +165,14 @@ class HoleQuestion:
         rule = self.pushed.rule_after(whole(text[self.begin :] + said.data))
         return rule is not None and (rule.accepts or not said.ends)
 
-    def under_condition(self, banned: tuple[int, ...] = ()) -> HoleQuestion:
+    def under_condition(self, banned: tuple[int, ...] = ()) -> Form:
         """The same question under the condition, after free text did not fit. The first token must not be `banned`
         (S22)."""
         most = 1 if banned else None
         pushed = self.pushed if isinstance(self.pushed, AnswerForm) else self.language or self.pushed
         return replace(self, pushed=pushed, isolated=True, is_anew=True, banned=banned, most=most)
 
-    def told(self) -> HoleQuestion | None:
+    def told(self) -> Form | None:
         """The same question with a sentence that lists the allowed answers; None if it has one, or may not."""
         form = self.pushed
         if not isinstance(form, AnswerForm) or form.is_in_prompt or not self.tells:
@@ -180,17 +180,17 @@ class HoleQuestion:
         key = hashlib.blake2b(self.key + b"told", digest_size=16).digest()
         return replace(self, pushed=replace(form, is_in_prompt=True), key=key)
 
-    def plain_token(self) -> HoleQuestion:
+    def plain_token(self) -> Form:
         """Question for the most likely next token without conditions, and its alternatives, which the answer stores
         (S1)."""
-        return HoleQuestion(self.lookahead, self.capabilities, most=1)
+        return Form(self.lookahead, self.capabilities, most=1)
 
-    def beyond(self) -> HoleQuestion:
+    def beyond(self) -> Form:
         """The same question after the end of the server grammar but not of the hole: free text follows."""
         key = hashlib.blake2b(self.key + b"beyond", digest_size=16).digest()
         return replace(self, key=key, language=None, pushed=None, stops=())
 
-    def without(self, text: bytes, rejected: Rejected) -> HoleQuestion | None:
+    def without(self, text: bytes, rejected: Rejected) -> Form | None:
         """The same question for another value of the hole, which begins after `text`. Its server grammar excludes the
         rejected values. None if the segment has no server grammar, or no other value.
         """
@@ -219,7 +219,7 @@ class HoleQuestion:
         last = max(at for at, part in enumerate(parts) if not isinstance(part, bytes))
         return b"".join(part for part in parts[last + 1 :] if isinstance(part, bytes))
 
-    def again(self) -> HoleQuestion:
+    def again(self) -> Form:
         """The same question for the next draw."""
         return replace(self, sampling=replace(self.sampling, index=self.sampling.index + 1))
 
@@ -231,8 +231,11 @@ def requested(lookahead: Lookahead, *, speculates: bool) -> Lookahead:
     return replace(lookahead, goes_on=lookahead.goes_on and speculates)
 
 
-class PushDown:
-    """Chooses the form in which a server gets the conditions (S17). Languages are kept for all runs of a segment."""
+class Forms:
+    """Forms in which a server is told the conditions of a segment, in the order in which they are tried (S17).
+
+    Grammars are kept for all runs of a segment.
+    """
 
     def __init__(self, engine: Engine, capabilities: Capabilities) -> None:
         """`capabilities` are those of the server."""
@@ -240,40 +243,65 @@ class PushDown:
         self._capabilities = capabilities
         self._languages: OrderedDict[tuple[Term | bytes, ...], Language | None] = OrderedDict()
 
-    def question(self, op: Hole, lookahead: Lookahead, *, tells: bool = True) -> HoleQuestion:
-        """Question of a segment that begins with `op`. Stop strings are preferred to a grammar with the same end.
-
-        `tells`: a sentence may list the allowed answers for the model of a chat.
-        """
-        can = self._capabilities
-        if can.chat_only and not can.takes_languages and lookahead.schema is None:
-            form = self._form(lookahead.parts[0], tells=tells)
-            if form is not None:
-                return replace(form, lookahead=Lookahead(lookahead.parts[:1], goes_on=True, is_whole=False))
-        if lookahead.schema is not None:
-            schema = JsonSchema(lookahead.schema) if can.takes_schemas else None
-            return HoleQuestion(lookahead, can, pushed=schema)
+    def form(self, op: Hole, lookahead: Lookahead, *, tells: bool = True) -> Form:
+        """The first form of a segment that begins with `op`: allowed answers of a chat, a JSON Schema, stop strings, a
+        grammar of as many holes as it can cover, or free text. `tells`: a sentence may list the allowed answers."""
+        for found in (self._answers(lookahead, tells=tells), self._schema(lookahead)):
+            if found is not None:
+                return found
         is_last = not (lookahead.goes_on or lookahead.holes > 1)
         stops = self.stops(op, lookahead.parts[0]) if is_last else ()
-        language = None
+        free = self._free(lookahead)
+        language = free.language
+        if stops:
+            found = replace(free, stops=stops)
+        elif language is None or language == ANYTHING or (free.lookahead.goes_on and is_free(language)):
+            found = free
+        else:
+            found = replace(free, pushed=language)
+        return self._bounded(found, found.lookahead.parts) if is_last else found
+
+    def _answers(self, lookahead: Lookahead, *, tells: bool) -> Form | None:
+        """Form of a hole of a chat that has a few answers, as a schema or as a sentence; None if it has none.
+
+        Known answers in free text do not count, because their prompt was another one.
+        """
+        can, hole = self._capabilities, lookahead.parts[0]
+        if not can.chat_only or can.takes_languages or lookahead.schema is not None:
+            return None
+        language = self._language((hole,))
+        if language is None or language == ANYTHING or is_free(language) or not (can.takes_schemas or tells):
+            return None
+        form = AnswerForm.of(language, is_in_prompt=not can.takes_schemas)
+        if form is None:
+            return None
+        parts = Lookahead((hole,), goes_on=True)
+        return Form(parts, can, language, form, isolated=True, is_anew=True, tells=tells)
+
+    def _schema(self, lookahead: Lookahead) -> Form | None:
+        """Form of a hole of JSON."""
+        if lookahead.schema is None:
+            return None
+        can = self._capabilities
+        return Form(lookahead, can, pushed=JsonSchema(lookahead.schema) if can.takes_schemas else None)
+
+    def _free(self, lookahead: Lookahead) -> Form:
+        """Free text, with the grammar of as many holes as it can cover for places where that does not fit."""
+        can = self._capabilities
         for some in lookahead.beginnings() if can.takes_languages else ():
             language = self._language(some.parts)
             if language is not None:
-                lookahead = some
-                break
-        runs_on = lookahead.goes_on and language is not None and is_free(language)
-        pushed = None if stops or runs_on or language == ANYTHING else language
-        question = HoleQuestion(lookahead, can, language, pushed, stops)
-        return self._bounded(question, lookahead.parts) if is_last else question
+                return Form(some, can, language)
+        return Form(lookahead, can)
 
-    def alone(self, question: HoleQuestion, op: Hole, term: Term | bytes) -> HoleQuestion:
+    def alone(self, question: Form, op: Hole, term: Term | bytes) -> Form:
         """Question of one hole of a segment. The server gets the same conditions, so that it answers the same with and
         without a cache (law 1). If it writes freely, stop strings end the request with the hole.
         """
         stops = question.stops if question.pushed is not None else self.stops(op, term)
         return self._bounded(replace(question, isolated=True, stops=stops), (term,))
 
-    def _bounded(self, question: HoleQuestion, parts: tuple[Term | bytes, ...]) -> HoleQuestion:
+    def _bounded(self, question: Form, parts: tuple[Term | bytes, ...]) -> Form:
         """The same question with bounds on its answer, for a server that bills tokens that nobody reads."""
         ends_alone = question.pushed is not None or question.lookahead.schema is not None
         if ends_alone or not self._capabilities.bills_to_the_end:
@@ -282,20 +310,6 @@ class PushDown:
         if language == ANYTHING:
             return question
         return replace(question, is_bounded=True, undecided=language.undecided() if language else None)
-
-    def _form(self, hole: Term | bytes, *, tells: bool) -> HoleQuestion | None:
-        """Question of one hole whose answer has a form; None if nearly any text is allowed, or the form cannot be sent.
-
-        Known answers in free text do not count, because their prompt was another one.
-        """
-        can, language = self._capabilities, self._language((hole,))
-        if language is None or language == ANYTHING or is_free(language) or not (can.takes_schemas or tells):
-            return None
-        form = AnswerForm.of(language, is_in_prompt=not can.takes_schemas)
-        if form is None:
-            return None
-        parts = Lookahead((hole,), goes_on=False, is_whole=False)
-        return HoleQuestion(parts, can, language, form, isolated=True, is_anew=True, tells=tells)
 
     def stops(self, op: Hole, hole: Term | bytes) -> tuple[str, ...]:
         """Phrases that end a hole wherever they occur; () if the server does not take that many."""

@@ -1,32 +1,129 @@
-"""Forward pass over any number of rows of any lengths, through the attention interface of transformers.
+"""Forward pass over any number of rows of any lengths, through the attention interface of transformers, and the buffers
+of keys and values that it fills.
 
 The new tokens of all rows are one sequence for the network: linear layers see them together, without padding. Attention
 runs row by row, each over the keys and values of its own sequence. A row may continue from a place inside another row
 of the same pass, so drafts, options and branches form a tree.
 
-An exact pass sums over whole pages in a fixed order, and has rows in multiples of a step (`exact_step.py`), padding
+An exact pass sums over whole pages in a fixed order, and has rows in multiples of a step (`exactness.py`), padding
 included: then scores of a place are the same bits whatever else is in the pass and however the text before it was fed
 (S5).
+
+A sequence is a list of buffers and a length. A sequence that ends where its buffer ends grows in place; any other one
+goes on in a buffer of its own and shares what is before it. To cut a sequence is arithmetic, to fork it copies nothing,
+or in pages (`align`) at most the tokens of one page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.models.kv_rows import PAGE, KVSequence
+from lmql_lite.models.live import ScoreJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
+
+    Pair = tuple[torch.Tensor, torch.Tensor]
+    """Keys and values of a layer, each [heads, tokens, head size]."""
 
 _NAME = "lmql_lite_rows"
 _FEW = 64
 """At most this many tokens of a row share the keys of a group of heads without a copy of them for each head."""
+PAGE = 256
+"""Tokens of a page: step of the sums of exact attention, as of the chunks on the tiers."""
+_GRAIN = 32
+"""Room is made for at least this many tokens at once, where nothing needs whole pages."""
+_MOST_BUFFERS = 8
+"""A sequence of more buffers is copied into one when it grows."""
+
+
+class KVBuffer:
+    """Keys and values of consecutive tokens, for each layer; the first of them stands at place `begin` of its sequence.
+
+    Places from `end` on are free. A `closed` buffer never grows.
+    """
+
+    __slots__ = ("begin", "closed", "end", "parts")
+
+    def __init__(self, begin: int, end: int, parts: dict[int, Pair] | None = None) -> None:
+        self.begin, self.end = begin, end
+        self.parts: dict[int, Pair] = {} if parts is None else parts
+        self.closed = parts is not None
+
+    def room(self, layer: int, keys: torch.Tensor, values: torch.Tensor, count: int, align: int) -> Pair:
+        """Tensors of a layer with room for `count` tokens; `keys` and `values` tell heads, sizes and precision."""
+        old = self.parts.get(layer)
+        if old is not None and old[0].shape[1] >= count:
+            return old
+        grain = align if align > 1 else _GRAIN
+        wanted = max(count, 0 if old is None else min(2 * old[0].shape[1], old[0].shape[1] + 8 * PAGE))
+        size = -(-wanted // grain) * grain
+        new = (
+            keys.new_zeros(keys.shape[0], size, keys.shape[2]),
+            values.new_zeros(values.shape[0], size, values.shape[2]),
+        )
+        if old is not None:
+            for before, after in zip(old, new, strict=True):
+                after[:, : before.shape[1]] = before
+        self.parts[layer] = new
+        return new
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for pair in self.parts.values() for tensor in pair)
+
+
+@dataclass(frozen=True, slots=True)
+class KVSequence:
+    """Keys and values of `length` tokens. Each buffer covers the places up to the beginning of the next one."""
+
+    buffers: tuple[KVBuffer, ...] = ()
+    length: int = 0
+
+    def cut(self, length: int) -> KVSequence:
+        """The first tokens; nothing is copied."""
+        return KVSequence(tuple(buffer for buffer in self.buffers if buffer.begin < length), length)
+
+    def grown(self, count: int, align: int) -> tuple[KVSequence, int]:
+        """The sequence with room for `count` more tokens, and the place from which on its last buffer must be filled:
+        that of the first new token, or before it, where known tokens have to be copied."""
+        length = self.length + count
+        last = self.buffers[-1] if self.buffers else None
+        if last is not None and last.end == self.length and not last.closed and len(self.buffers) <= _MOST_BUFFERS:
+            last.end = length
+            return KVSequence(self.buffers, length), self.length
+        begin = self.length - self.length % align if len(self.buffers) < _MOST_BUFFERS else 0
+        kept = tuple(buffer for buffer in self.buffers if buffer.begin < begin)
+        return KVSequence((*kept, KVBuffer(begin, length)), length), begin
+
+    def spans(self, layer: int, begin: int = 0) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Keys and values from place `begin` on, buffer by buffer, each with the place of its first token."""
+        ends = [*(buffer.begin for buffer in self.buffers[1:]), self.length]
+        for buffer, end in zip(self.buffers, ends, strict=True):
+            first = max(begin, buffer.begin)
+            if first < end:
+                keys, values = buffer.parts[layer]
+                cut = slice(first - buffer.begin, end - buffer.begin)
+                yield first, keys[:, cut], values[:, cut]
+
+    def kv(self, begin: int = 0) -> tuple[Pair, ...]:
+        """Keys and values of all layers from place `begin` on."""
+        import torch
+
+        layers = []
+        for layer in sorted(self.buffers[0].parts):
+            _, keys, values = zip(*self.spans(layer, begin), strict=True)
+            layers.append((torch.cat(keys, 1), torch.cat(values, 1)) if len(keys) > 1 else (keys[0], values[0]))
+        return tuple(layers)
+
+    @classmethod
+    def of(cls, kv: Iterable[Pair], length: int) -> KVSequence:
+        """Sequence over tensors that somebody else made; they are not changed."""
+        return cls((KVBuffer(0, length, dict(enumerate(kv))),), length)
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +142,8 @@ class PassRow:
     filled: int
     parent: PassRow | None
     start: int
+    wanted: dict[int, list[ScoreJob]] = field(default_factory=dict)
+    """Jobs by the lengths after which they want scores."""
     offset: int = 0
     masks: dict[tuple[int, int], Any] = field(default_factory=dict)
 
@@ -56,23 +155,23 @@ class PassRow:
 def forward(
     network: Any,
     rows: Sequence[PassRow],
-    wanted: Sequence[int],
     *,
     step: int,
     keyword: str,
     picks_places: bool,
     band: int = 0,
 ) -> torch.Tensor:
-    """One pass: the logits at the wanted indices of the pass. Fills the rows' keys and values.
+    """One pass: the logits after the wanted lengths of each row, in order. Fills the rows' keys and values.
 
     `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache. `band` is that of all
     rows (`Rotation`): a token at its last place, which no row attends to, makes the network rotate by it.
     """
     import torch
 
-    offset, tokens, places = 0, list[int](), list[int]()
+    offset, tokens, places, wanted = 0, list[int](), list[int](), list[int]()
     for row in rows:
         row.offset = offset
+        wanted += [offset + end - 1 - row.first for end in sorted(row.wanted)]
         tokens += row.ids[row.first :]
         places += range(row.first, len(row.ids))
         offset += row.count
@@ -80,7 +179,8 @@ def forward(
     padding = least - offset + (-least % step if step else 0)
     tokens += [tokens[-1]] * padding
     places += [max(band - 1, 0)] * padding
-    kept = list(wanted) + [wanted[-1]] * (-len(wanted) % step if step else 0)
+    wanted = wanted or [offset - 1]
+    kept = wanted + [wanted[-1]] * (-len(wanted) % step if step else 0)
     device = network.device
     kept_rows = torch.tensor(kept, device=device)
     more = {"logits_to_keep": kept_rows} if picks_places else {}

@@ -13,7 +13,8 @@ from lmql_lite.cache.sampling import is_greedy, mix
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.environment import Environment, value_of
-from lmql_lite.engine.generate.generator import Generator, fail_unfilled, quoted
+from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.hole_fill import fail_unfilled, quoted
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import probabilities
 from lmql_lite.engine.state import State

@@ -18,7 +18,7 @@ import numpy as np
 from lmql_lite.cache.encoder import EncoderEntry, mm_hash
 from lmql_lite.errors import ModelError
 from lmql_lite.media import Media, Modality, article
-from lmql_lite.models.media_decoding import decode_audio, decode_image, decode_video
+from lmql_lite.models.media.decoding import decode_audio, decode_image, decode_video
 
 EMBEDDINGS, TOKENS, POSITIONS = "embeddings", "tokens", "positions"
 ADVANCE = "advance"
@@ -39,15 +39,13 @@ class ItemEncoder:
         self.name, self.encoder_calls, self.decodes = name, 0, 0
         self._network, self._library, self._folder, self._weights = network, library, folder, weights
         self._config = network.config
-        self.is_speech = bool(getattr(self._config, "is_encoder_decoder", False))
         self._processor: Any = self._loaded("AutoProcessor")
         self._images: Any = getattr(self._processor, "image_processor", None)
         self._sounds: Any = getattr(self._processor, "feature_extractor", None)
         if self._processor is None or not hasattr(self._processor, "tokenizer"):
             self._processor = None
             self._images = self._loaded("AutoImageProcessor") if hasattr(network, "get_image_features") else None
-            hears = self.is_speech or hasattr(network, "get_audio_features")
-            self._sounds = self._loaded("AutoFeatureExtractor") if hears else None
+            self._sounds = self._loaded("AutoFeatureExtractor") if hasattr(network, "get_audio_features") else None
         self.image_token = self._token("image")
         self.audio_token = self._token("audio")
         self._configuration = self._digest()
@@ -59,8 +57,6 @@ class ItemEncoder:
     @property
     def modalities(self) -> frozenset[Modality]:
         """Kinds of items that the model takes. A video is shown as the pictures that are taken from it."""
-        if self.is_speech:
-            return frozenset({"audio"} if self._sounds else ())
         pictures = self._images is not None and self.image_token is not None
         sounds = self._sounds is not None and self.audio_token is not None
         kinds: list[Modality] = [*(("image", "video") if pictures else ()), *(("audio",) if sounds else ())]
@@ -126,8 +122,6 @@ class ItemEncoder:
     def sound_inputs(self, samples: Any) -> tuple[list[int], dict[str, Any]]:
         """Tokens of a clip's span, without placeholders where only the encoder tells their number, and the inputs of
         the network for it."""
-        if self.is_speech:
-            return [], dict(self._sounds(samples, sampling_rate=self.rate, return_tensors="pt"))
         if self._processor is None:
             more = {"padding": "max_length", "return_attention_mask": True, "return_tensors": "pt"}
             inputs = dict(self._sounds(samples, sampling_rate=self.rate, **more))
@@ -144,9 +138,6 @@ class ItemEncoder:
         tokens, inputs = self.sound_inputs(samples)
         device = self._network.device
         self.encoder_calls += 1
-        if self.is_speech:
-            features = inputs["input_features"].to(device, self._network.dtype)
-            return EncoderEntry({EMBEDDINGS: self._network.get_encoder()(features).last_hidden_state[0]})
         assert self.audio_token is not None, "the model takes clips"
         encode = getattr(self._network, "get_audio_features", None)
         if encode is None:

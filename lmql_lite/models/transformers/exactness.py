@@ -1,0 +1,240 @@
+"""Probe of a network: whether it can be fed rows, whether its scores then equal those of its own pass, and how much
+they depend on what else is in a pass (S5).
+
+Libraries take other ways through a product of few rows than through one of many, and the ways differ by processor. So
+an exact pass is filled up to a multiple of rows, its step, and each kind of layer is asked: the fewer rows a pass is
+filled up to, the less it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import accumulate
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lmql_lite.models.live import ScoreJob
+from lmql_lite.models.model_files import remembered
+from lmql_lite.models.transformers.passes import PAGE
+from lmql_lite.models.transformers.rows import CacheKind, PackedRows, SingleRows, cache_kind
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_ROWS = 16
+"""Step where fewer rows are not known to do. From so many on, all products take one way on the processors tried."""
+_FEWER = (1, 4, 8)
+_COUNTS = (1, 2, 3, 4, 5, 8, 13)
+"""Multiples of a step that are compared with a product of many rows."""
+_ROWS = 64
+_MOST_WORK = 1 << 31
+"""Products of rows and weights of a layer in the largest of these comparisons."""
+_VECTOR = 64
+"""Elements after which no vector of a processor is half full: what is left over takes another way."""
+_PROBE = 1
+"""Number of this probe: findings of other ones are not used."""
+_ATTENTION = {"full_attention", "sliding_attention"}
+_TOLERANCE, _COARSE = 1e-3, 0.5
+"""Largest difference from the network's own pass, of log-probabilities of the best tokens: of float32, and of half
+precision."""
+PIECES = (1, 4, 16, 256, 1, 4, 16)
+"""Numbers of tokens in which a text is fed to a model that may be exact: the later ones are after a page's border."""
+FEW_PIECES = (1, 4, 12, 1, 2)
+"""The same for other models. Its noise is that of a short text, so it counts twice."""
+NEAREST = 32
+"""Number of the best tokens whose scores are compared."""
+
+
+class Facts(NamedTuple):
+    """Findings of a probe. `width` is the number of scores per place. `is_fed_rows` is False where passes of rows do
+    not give the network's own scores, and `kind` is then that of its cache. `step` is that of exact passes, 0 for
+    others. `noise` is the largest difference between passes in nats, 0 where all bits are equal."""
+
+    width: int
+    is_fed_rows: bool
+    kind: CacheKind
+    step: int
+    noise: float
+
+
+def facts_of(network: Any, identity: str, *, exact: bool) -> Facts:
+    """Facts of a network, with an exact step if it is wanted and can be had. `identity` is that of the model, for which
+    they are remembered."""
+    key = f"{_PROBE} {identity} {kernel(network, exact=exact)}"
+    return Facts(**remembered(key, lambda: _probed(network, exact)._asdict()))
+
+
+def kernel(network: Any, *, exact: bool) -> str:
+    """Everything that the last bits of scores, keys and values depend on beside the model: libraries, processor,
+    precision, and how sums are made."""
+    import torch
+
+    device = network.device
+    unit = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+    way = "exact" if exact else "fast"
+    return f"torch {version('torch')} transformers {version('transformers')} {device.type} {unit} {network.dtype} {way}"
+
+
+def _probed(network: Any, exact: bool) -> Facts:
+    import torch
+
+    config = network.config.get_text_config()
+    most = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+    with torch.inference_mode():
+        tokens = torch.tensor([_text(FEW_PIECES, most, config)], device=network.device)
+        own = network(input_ids=tokens, use_cache=False).logits[0]
+        width = int(own.shape[-1])
+        if not _may_take_rows(network):
+            return _of_single(network, width, most)
+        try:
+            noise = _noise(PackedRows(network, 1 << 30), FEW_PIECES, most, config, own)
+        except Exception:  # of any class: the model's own code says no
+            return _of_single(network, width, most)
+        if noise is None:
+            return _of_single(network, width, most)
+        noise *= 2  # of a short text
+        if exact:
+            few = exact_step(network)
+            for step in dict.fromkeys((few, max(few, MOST_ROWS))):
+                left = _noise(PackedRows(network, 1 << 30, step=step), PIECES, most, config)
+                if not left:
+                    return Facts(width, True, "none", step, 0.0)
+                noise = max(noise, left)
+        return Facts(width, True, "none", 0, noise)
+
+
+def _of_single(network: Any, width: int, most: int) -> Facts:
+    kind = cache_kind(network)
+    noise = _noise(SingleRows(network, kind), FEW_PIECES, most, network.config.get_text_config())
+    return Facts(width, False, kind, 0, 2 * (noise or 0.0))
+
+
+def _may_take_rows(network: Any) -> bool:
+    """True if the library says that the network's attention can be replaced, and it is of kinds that passes know."""
+    config = network.config.get_text_config()
+    is_known = set(getattr(config, "layer_types", None) or _ATTENTION) <= _ATTENTION
+    is_chunked = bool(getattr(config, "attention_chunk_size", None))
+    return is_known and not is_chunked and bool(getattr(network, "_supports_attention_backend", False))
+
+
+def _text(pieces: Sequence[int], most: int, config: Any) -> tuple[int, ...]:
+    """Tokens for pieces of a text, as many as the model reads."""
+    count = min(sum(pieces), most)
+    return tuple((7 * place * place + 3 * place) % config.vocab_size for place in range(count))
+
+
+def _noise(
+    rows: PackedRows | SingleRows, pieces: Sequence[int], most: int, config: Any, own: torch.Tensor | None = None
+) -> float | None:
+    """Largest difference between a text fed at once and in pieces, alone and beside others, of the log-probabilities of
+    the best tokens; 0 where all bits are equal. None where the text has other scores than `own`."""
+    ids = _text(pieces, most, config)
+    ends = [end for end in accumulate(pieces) if end <= len(ids)]
+    wanted = [tuple(range(max(end - count, end - 16) + 1, end + 1)) for count, end in zip(pieces, ends, strict=False)]
+    once = dict[int, Any]()
+    if isinstance(rows, SingleRows):  # these go on token by token behind the first place that is asked for
+        wanted = [places[-1:] for places in wanted]
+        jobs = [ScoreJob(ids[: places[0]], places) for places in wanted]
+    else:
+        jobs = [ScoreJob(ids[: ends[-1]], tuple(place for places in wanted for place in places))]
+    for job in jobs:
+        rows.run([job])
+        rows.forget()
+        once |= job.rows
+    if own is not None:
+        limit = _TOLERANCE if own.dtype.itemsize > 2 else _COARSE
+        if any(_distance(own[end - 1], logits) > limit for end, logits in once.items()):
+            return None
+    largest = 0.0
+    for number, places in enumerate(wanted):
+        job = ScoreJob(ids[: places[-1]], places)
+        other = ScoreJob((*ids[:2], *ids[5 : 8 + number]), (5 + number,))
+        rows.run([job, other] if number % 2 else [job])
+        largest = max(largest, *(_distance(once[end], job.rows[end]) for end in places))
+    return largest
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Largest difference of the log-probabilities of the best tokens."""
+    import torch
+
+    one, other = (torch.log_softmax(each.float(), -1) for each in (one, other))
+    best = one.topk(min(NEAREST, one.shape[-1])).indices
+    return float((one[best] - other[best]).abs().max())
+
+
+def exact_step(network: Any) -> int:
+    """Multiple of which an exact pass over the network has rows, padding included."""
+    import torch
+
+    layers = _layers(network)
+    least = 1
+    if network.dtype.itemsize > 2:  # half precisions are summed in float32, row by row
+        with torch.inference_mode():
+            products = [*((layer, _rows(width, network)) for layer, width, _ in layers), *_sums_of_attention(network)]
+            least = next((few for few in _FEWER if all(_is_alone(*each, few) for each in products)), MOST_ROWS)
+    elif any(type(layer).__name__ == "Conv1D" for layer, *_ in layers):
+        least = MOST_ROWS
+    outputs = (size for _, _, size in layers if size != network.config.get_text_config().vocab_size)
+    return max(least, *(_VECTOR // gcd(_VECTOR, size) for size in (_head_size(network), *outputs)))
+
+
+def _layers(network: Any) -> list[tuple[Any, int, int]]:
+    """One layer of each shape, with the sizes of its input and of its output."""
+    import torch
+
+    found = dict[tuple[str, int, int], Any]()
+    for module in network.modules():
+        if type(module).__name__ == "Conv1D":  # weights of GPT-2, the other way round
+            sizes = tuple(module.weight.shape)
+        elif type(module) is torch.nn.Linear:
+            sizes = (module.in_features, module.out_features)
+        else:
+            continue
+        found.setdefault((type(module).__name__, *sizes), module)
+    return [(layer, width, size) for (_, width, size), layer in found.items()]
+
+
+def _rows(width: int, network: Any) -> torch.Tensor:
+    return _numbers((_ROWS, width), network)
+
+
+def _numbers(shape: tuple[int, ...], network: Any) -> torch.Tensor:
+    """Numbers of both signs and many sizes, the same every time."""
+    import torch
+
+    count = torch.Size(shape).numel()
+    numbers = torch.sin(torch.arange(count, dtype=torch.float64) ** 1.5).to(network.dtype)
+    return numbers.reshape(shape).to(network.device)
+
+
+def _sums_of_attention(network: Any) -> Iterator[tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]]:
+    """The two products of attention over a page, as functions of rows, and rows."""
+    import torch
+
+    size = _head_size(network)
+    for width, out in ((size, PAGE), (PAGE, size)):
+        page = _numbers((2, out, width), network).transpose(1, 2)
+        page = page if out == PAGE else page.contiguous()  # keys lie the other way round
+
+        def product(rows: torch.Tensor, page: torch.Tensor = page) -> torch.Tensor:
+            return torch.matmul(torch.stack((rows, rows)), page)[0]
+
+        yield product, _rows(width, network)
+
+
+def _is_alone(layer: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, few: int) -> bool:
+    """True if rows of products of few rows have the bits that they have among many, wherever they stand."""
+    import torch
+
+    most = max(min(_ROWS, _MOST_WORK // (rows.shape[1] * layer(rows[:1]).shape[1])), 2 * few)
+    rows = rows[:most]
+    whole = layer(rows)
+    counts = [few * count for count in _COUNTS if few * count < most]
+    return all(torch.equal(layer(rows[-count:]), whole[-count:]) for count in counts)
+
+
+def _head_size(network: Any) -> int:
+    config = network.config.get_text_config()
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

@@ -1,0 +1,330 @@
+"""Scores of many requests from few passes: shared tokens are computed once, known ones not again.
+
+Each request is a sequence of ids and places to score. It becomes a row of a pass: new tokens after the longest known
+beginning, which a live sequence, another row of the same pass or the attention-KV engine may have. Networks that cannot
+be fed rows compute one sequence after the other, with the library's own caches.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache, to_cache
+from lmql_lite.cache.kv.rotation import Rotation
+from lmql_lite.models.live import Lane, Live, LiveSequences, ScoreJob
+from lmql_lite.models.transformers.passes import PAGE, KVSequence, PassRow, forward
+from lmql_lite.tokens import common_length
+
+if TYPE_CHECKING:
+    import torch
+
+    from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+
+CacheKind = Literal["cache", "state", "none"]
+"""Cache of a network that is fed one sequence after the other: keys and values that can be cut, the state of a
+recurrent or hybrid network, which only moves on, or none that can be kept."""
+PASS_TOKENS = 2048
+"""At most this many new tokens are fed in one pass; longer prompts take several."""
+STORED_TOKENS = 16
+"""A row of at least this many new tokens is a prompt, for which the tiers are asked, and which is stored there."""
+_REDO_TOKENS = 16
+"""A sequence that leaves another at most this many tokens before its end replaces it, so that it grows in place."""
+_LIVE_CACHES = 8
+
+
+class PackedRows:
+    """One network and the keys and values of its live sequences. One call at a time."""
+
+    def __init__(self, network: Any, max_bytes: int, *, step: int = 0, engine: KVCacheEngine | None = None) -> None:
+        """`step` is that of exact passes (`exact_step`), or 0."""
+        self.step, self.engine = step, engine
+        self.live = LiveSequences[KVSequence](max_bytes, _bytes_of)
+        self.passes = self.fed = 0
+        self._fresh: list[tuple[PassRow, Lane]] = []
+        """Rows of the last call."""
+        self._network, self._keyword = network, cache_keyword(network)
+        self._rotation = Rotation(network)
+        self._picks_places = "logits_to_keep" in inspect.signature(network.forward).parameters
+
+    def run(self, jobs: Sequence[ScoreJob]) -> None:
+        """Computes the logits of all jobs. After an error nothing is known."""
+        bands: dict[int, list[ScoreJob]] = {}
+        for job in jobs:
+            for band, part in _by_band(job, self._rotation).items():
+                bands.setdefault(band, []).append(part)
+        try:
+            self._fresh = [row for band, parts in bands.items() for row in self._run(parts, band)]
+        except BaseException:
+            self.forget()
+            raise
+
+    def _run(self, jobs: Sequence[ScoreJob], band: int) -> list[tuple[PassRow, Lane]]:
+        """Computes the logits of jobs whose texts have one band. Returns the rows that can be gone on from."""
+        lanes: dict[Lane, list[ScoreJob]] = {}
+        for job in jobs:
+            lanes.setdefault(Lane.of(band, job.scope), []).append(job)
+        rows = [(row, lane) for lane, own in lanes.items() for row in self._plan(own, lane)]
+        for wave in _waves([row for row, _ in rows]):
+            self._pass(wave, band)
+        if self._rotation.is_single(band):
+            return []
+        for row, lane in rows:
+            self.live.put(row.ids, row.kv, lane)
+        return rows
+
+    def forget(self) -> None:
+        """Gives up all live sequences."""
+        self.live.all.clear()
+        self._fresh = []
+
+    def settle(self) -> None:
+        """Work after a call that no answer waits for: stores prompts on the tiers, and evicts what is too much."""
+        rows, self._fresh = self._fresh, []
+        if self.engine is not None:
+            self._store(self.engine, [(row, lane) for row, lane in rows if lane.scope is None])
+        self.live.evict()
+
+    def _plan(self, jobs: Sequence[ScoreJob], lane: Lane) -> list[PassRow]:
+        """Rows of all jobs, each after the row that it goes on from. Neighbours in the order of ids share most."""
+        rows: list[PassRow] = []
+        last: PassRow | None = None
+        engine = None if self._rotation.is_single(lane.band) or lane.scope is not None else self.engine
+        for job in sorted(jobs, key=lambda job: job.ids):
+            low = min(job.ends) - 1  # the first scored place is computed again: logits are not kept
+            live, known = self.live.longest(job.ids, low, lane)
+            shared = 0
+            if last is not None:
+                shared = common_length(last.ids, job.ids)
+                shared = shared if low >= last.start else min(shared, low)
+            tier, parent = "memory", None
+            if last is not None and shared >= known:
+                before, parent, tier = last.kv.cut(shared), last, ""
+                known = shared
+            elif live is not None:
+                before = self._cut(live, known, rows)
+            else:
+                before = KVSequence()
+            if engine is not None and len(job.ids) - known >= STORED_TOKENS:
+                kv, count = engine.longest(_chain(job.ids, lane.band))
+                if min(count, low) > known:
+                    tiers = engine.requests[-1].by_tier
+                    known, parent, tier = min(count, low), None, max(tiers, key=lambda each: tiers[each])
+                    before = KVSequence.of(kv, known)
+            self.fed += job.count(known, tier)
+            while known < len(job.ids) or parent is None:
+                count = min(len(job.ids) - known, PASS_TOKENS)
+                after, filled = before.grown(count, PAGE if self.step else 1)
+                start = parent.start if parent is not None and known > parent.start else known
+                parent = PassRow(job.ids[: known + count], known, before, after, filled, parent, start)
+                rows.append(parent)
+                before, known = after, known + count
+            assert parent is not None, "a job has a row"
+            last = parent
+            for end in set(job.ends):
+                row = parent
+                while end - 1 < row.first:
+                    assert row.parent is not None, "the plan computes every wanted place"
+                    row = row.parent
+                row.wanted.setdefault(end, []).append(job)
+        return rows
+
+    def _cut(self, live: Live[KVSequence], length: int, rows: Sequence[PassRow]) -> KVSequence:
+        """The first tokens of a live sequence. If they are nearly all of it, and nobody else needs the rest, the rest
+        is given up, so that the sequence grows in place."""
+        last = live.state.buffers[-1]
+        if 0 < len(live.ids) - length <= _REDO_TOKENS and last.begin < length and last.end == len(live.ids):
+            others = [other.state for other in self.live.all if other is not live]
+            if not any(last in kv.buffers for kv in (*others, *(kv for row in rows for kv in (row.known, row.kv)))):
+                self.live.all.remove(live)
+                last.end = length
+        return live.state.cut(length)
+
+    def _pass(self, rows: Sequence[PassRow], band: int) -> None:
+        """One forward pass, and the logits that it computes."""
+        self.passes += 1
+        self._rotation.reset()
+        logits = forward(
+            self._network, rows, step=self.step, keyword=self._keyword, picks_places=self._picks_places, band=band
+        )
+        wanted = [(end, row.wanted[end]) for row in rows for end in sorted(row.wanted)]
+        for (end, jobs), values in zip(wanted, logits, strict=False):  # a pass has logits where nobody wants any
+            for job in jobs:
+                job.rows[end] = values
+
+    def _store(self, engine: KVCacheEngine, rows: Sequence[tuple[PassRow, Lane]]) -> None:
+        """Stores prompts on the tiers."""
+        pieces = {id(row.parent) for row, _ in rows if row.parent is not None and row.first == len(row.parent.ids)}
+        size = engine.config.chunk_size
+        for row, lane in rows:
+            chain = _chain(row.ids, lane.band)
+            if row.count >= STORED_TOKENS and id(row) not in pieces:
+                begin = row.start - row.start % size
+                mask = [False] * begin + [True] * (len(row.ids) - begin)
+                engine.store(chain, row.kv.kv(begin), mask if begin else None, blocking=False)
+            elif engine.config.save_decode_cache and len(row.ids) % size == 0:
+                engine.save_decoded(chain, row.kv.kv)
+
+
+class SingleRows:
+    """One network that cannot be fed rows, and the library's own caches of the latest sequences. One call at a time.
+
+    Keys and values are cut where a text leaves a sequence. A state serves the text that goes on from its very end, a
+    token at a time; any other text is computed anew.
+    """
+
+    engine = None
+
+    def __init__(self, network: Any, kind: CacheKind) -> None:
+        self.passes = self.fed = 0
+        self._network, self._keyword = network, cache_keyword(network)
+        self._rotation = Rotation(network)
+        self.kind: CacheKind = "none" if kind == "state" and self._rotation.changes else kind
+        self.live = LiveSequences[Any](_LIVE_CACHES, can_cut=kind == "cache")
+        parameters = inspect.signature(network.forward).parameters
+        self._picks_places, self._takes_place = "logits_to_keep" in parameters, "cache_position" in parameters
+
+    def run(self, jobs: Sequence[ScoreJob]) -> None:
+        """Computes the logits of all jobs. After an error nothing is known."""
+        try:
+            for job in jobs:
+                for band, part in _by_band(job, self._rotation).items():
+                    self._rotation.reset()
+                    self._run(part, Lane.of(band, job.scope))
+        except BaseException:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """Gives up all live sequences."""
+        self.live.all.clear()
+
+    def settle(self) -> None:
+        """Evicts what is too much."""
+        self.live.evict()
+
+    def _run(self, job: ScoreJob, lane: Lane) -> None:
+        wanted = sorted(set(job.ends))
+        # the last hidden state of a known prefix is not kept, so the first scored position is computed again
+        past, known = self._resumed(job.ids, wanted[0] - 1, lane)
+        self.fed += job.count(known)
+        has_state = self.kind == "state"
+        for end in range(known + 1 if known else wanted[0], len(job.ids) + 1) if has_state else [len(job.ids)]:
+            asked = [place for place in wanted if known < place <= end]
+            logits, past = self._forward(job.ids[known:end], past, [place - known - 1 for place in asked], known)
+            job.rows.update(zip(asked, logits, strict=False))
+            if has_state and end == wanted[0] < len(job.ids):  # before a draft, which may be wrong
+                self.live.put(job.ids[:end], copy.deepcopy(past), lane)
+            known = end
+        is_kept = has_state or (self.kind == "cache" and _is_whole(past, known))
+        if is_kept and not self._rotation.is_single(lane.band):
+            self.live.put(job.ids, past, lane)
+        self.live.evict()
+
+    def _resumed(self, ids: tuple[int, ...], limit: int, lane: Lane) -> tuple[Any, int]:
+        """Cache of the longest known beginning of at most `limit` tokens, and its length. A pass changes it."""
+        live, known = self.live.longest(ids, limit, lane)
+        if live is None:
+            # without the config, or else a cache drops tokens that left a sliding window, and cannot be cut
+            return to_cache(()) if self.kind == "cache" else None, 0
+        is_own = self.live.take(live, known)
+        if known == len(live.ids) and is_own:
+            return live.state, known
+        kept = from_cache(live.state, len(live.ids))
+        return to_cache(tuple((keys[:, :known], values[:, :known]) for keys, values in kept)), known
+
+    def _forward(self, new_ids: tuple[int, ...], past: Any, places: list[int], first: int) -> tuple[torch.Tensor, Any]:
+        """One pass: the logits at `places` of `new_ids`, the first of which stands at `first`, and the cache after."""
+        import torch
+
+        self.passes += 1
+        device = self._network.device
+        tokens = torch.tensor([new_ids], device=device)
+        rows = torch.tensor(places or [len(new_ids) - 1], device=device)
+        options: dict[str, Any] = {"input_ids": tokens, "use_cache": self.kind != "none"}
+        if past is not None:
+            options[self._keyword] = past
+        if self.kind == "state" and first and self._takes_place:
+            # older releases fill a window of a convolution from its beginning, as if no zeros stood before the text
+            place = max(first, getattr(self._network.config, "conv_kernel", 0))
+            options["cache_position"] = torch.tensor([place], device=device)
+        if self._picks_places:
+            options["logits_to_keep"] = rows
+        output = self._network(**options)
+        logits = output.logits[0] if self._picks_places else output.logits[0, rows]
+        return logits, None if self.kind == "none" else cache_of(output)
+
+
+def cache_kind(network: Any) -> CacheKind:
+    """Kind of the cache that a network fills, found by running it."""
+    import torch
+
+    ids = tuple(number % 7 + 1 for number in range(9))
+    tokens = torch.tensor([ids], device=network.device)
+    with torch.inference_mode():
+        past = cache_of(network(input_ids=tokens[:, :2], use_cache=True))
+        if _is_whole(past, 2):
+            return "cache"
+        if past is None or isinstance(past, tuple):
+            return "none"
+        rows = SingleRows(network, "state")
+        try:
+            own = network(input_ids=tokens, use_cache=False).logits[0].float()
+            for first in (1, 5):  # a convolution may read more than one token back
+                for begin in (first, first + 1):  # single steps behind a prefill, then behind a copy of its state
+                    job = ScoreJob(ids, tuple(range(begin, len(ids) + 1)))
+                    rows.run([job])
+                    rows.live.all = rows.live.all[:1]
+                    if not all(
+                        torch.allclose(job.rows[end].float(), own[end - 1], atol=2e-2, rtol=1e-3) for end in job.ends
+                    ):
+                        return "none"
+                rows.forget()
+        except Exception:  # of any class: the model's own code says no
+            return "none"
+    return "state"
+
+
+def _is_whole(past: Any, length: int) -> bool:
+    """True where every layer has keys and values of this many tokens."""
+    try:
+        return from_cache(past, length)[0][0].shape[1] == length
+    except Unsupported:
+        return False
+
+
+def _bytes_of(sequences: Iterable[KVSequence]) -> int:
+    """Bytes of all buffers; shared ones count once."""
+    return sum(each.nbytes for each in {buffer for kv in sequences for buffer in kv.buffers})
+
+
+def _by_band(job: ScoreJob, rotation: Rotation) -> dict[int, ScoreJob]:
+    """A job in parts whose ends are in one band of a rotation each, with the same receivers."""
+    ends: dict[int, list[int]] = {}
+    for end in job.ends:
+        ends.setdefault(rotation.band(end), []).append(end)
+    if len(ends) == 1:
+        return dict.fromkeys(ends, job)
+    return {
+        band: ScoreJob(job.ids[: max(own)], tuple(own), job.counts, job.scope, job.rows) for band, own in ends.items()
+    }
+
+
+def _chain(ids: tuple[int, ...], band: int) -> tuple[int, ...]:
+    """Numbers that identify a text's keys on the tiers: its ids, but for the first one where the keys are rotated in
+    another way than those of short texts."""
+    return ids if not band else (-1 - (band << 32 | ids[0]), *ids[1:])
+
+
+def _waves(rows: Sequence[PassRow]) -> Iterable[list[PassRow]]:
+    """Consecutive rows in passes of a bounded number of tokens."""
+    wave: list[PassRow] = []
+    for row in rows:
+        if wave and sum(each.count for each in wave) + row.count > PASS_TOKENS:
+            yield wave
+            wave = []
+        wave.append(row)
+    if wave:
+        yield wave
