@@ -11,7 +11,6 @@ from email.utils import formatdate
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.errors import ModelError
 from lmql_lite.models.openai.gate import FIRST_WINDOW, Gate, pause_before, wanted_pause
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import choice, run
@@ -146,31 +145,6 @@ def test_a_server_says_in_many_ways_how_long_to_wait(headers: dict[str, str], se
 
 def test_a_request_does_not_wait_for_longer_than_a_minute() -> None:
     assert pause_before(1, {"retry-after": "61"}) is None
-
-
-@pytest.mark.parametrize(("status", "headers", "tries"), [
-    (408, {}, 2), (409, {}, 2), (520, {}, 2), (524, {}, 2), (529, {}, 2),
-    (400, {"x-should-retry": "true"}, 2), (500, {"x-should-retry": "false"}, 1),
-])  # fmt: skip
-def test_statuses_that_the_official_client_tries_again_ended_the_run(
-    status: int, headers: dict[str, str], tries: int, quick_and_alone: None
-) -> None:
-    """R12."""
-    failed: list[int] = []
-
-    def answer(request: Request) -> Reply:
-        if request.method == "POST" and not failed:
-            failed.append(status)
-            return Reply(status, {"error": {"message": "later"}}, headers)
-        return Limited(99)(request)
-
-    with answering(answer) as server:
-        if tries == 1:
-            with pytest.raises(ModelError, match="later"):
-                crowd(server, 1)
-        else:
-            assert crowd(server, 1) == ["Hi"]
-        assert len(server.posts) == tries + (tries == 2)  # the probe comes before
 
 
 @pytest.mark.parametrize("code", [429, 408, 500, 503])

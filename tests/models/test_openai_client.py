@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import subprocess
+import sys
 import tomllib
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import httpx2
 import openai
 import pytest
@@ -96,6 +99,14 @@ def test_an_older_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None
     assert "pip install -U" in (caught.value.hint or "")
 
 
+def test_the_package_is_loaded_with_the_first_request() -> None:
+    script = (
+        "import sys, lmql_lite as lq; lq.model('openai/m', base_url='http://host/v1'); print('openai' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_nothing_about_this_machine_is_sent_to_a_server() -> None:
     with answering(speaking) as server:
         lq.run_sync(CHAT, model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
@@ -131,6 +142,23 @@ def test_a_client_with_other_headers_is_another_server() -> None:
         asyncio.run(place(default_headers=headers)) for headers in (None, {"X-V": "1"}, {"X-Api-Key": "1"})
     )
     assert plain == keyed == "openai/m at http://host/v1" and titled.startswith(f"{plain} (headers ")
+
+
+def test_a_client_over_the_older_httpx_works() -> None:
+    with answering(speaking) as server:
+        assert asyncio.run(ran(own(server, http_client=httpx.AsyncClient()))) == "It."
+    unheard = openai.AsyncOpenAI(base_url=server.base_url, api_key=KEY, http_client=httpx.AsyncClient())
+    with pytest.raises(lq.ModelError, match="no server answers at"):
+        asyncio.run(ran(unheard))
+
+
+def test_a_client_takes_its_key_from_a_function() -> None:
+    async def key() -> str:
+        return "key-1"
+
+    with answering(speaking) as server:
+        assert asyncio.run(ran(own(server, api_key=key))) == "It."
+        assert {request.headers["authorization"] for request in server.requests} == {"Bearer key-1"}
 
 
 def test_a_client_of_azure_takes_its_token_from_a_function() -> None:
@@ -290,6 +318,7 @@ class Wrapper:
 NO_CLIENTS: list[tuple[Callable[[], object], dict[str, Any], str, str]] = [
     (lambda: openai.OpenAI(api_key=KEY), {}, "for code that is not async", "openai.AsyncOpenAI"),
     (httpx2.AsyncClient, {}, "not an object of the class AsyncClient", "http_client="),
+    (httpx.AsyncClient, {}, "not an object of the class AsyncClient", "http_client="),
     (dict, {}, "takes an openai.AsyncOpenAI, not an object of the class dict", ""),
     (lambda: Wrapper(openai.AsyncOpenAI(api_key=KEY)), {}, "repeats requests by itself", "max_retries=0"),
     (lambda: openai.AsyncOpenAI(api_key=KEY), {"base_url": "http://x/v1"}, "has an address", "leave base_url="),
@@ -297,7 +326,7 @@ NO_CLIENTS: list[tuple[Callable[[], object], dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "options", "sentence", "hint"), NO_CLIENTS, ids=[each[2] for each in NO_CLIENTS])
+@pytest.mark.parametrize(("made", "options", "sentence", "hint"), NO_CLIENTS, ids=range(len(NO_CLIENTS)))
 def test_what_is_no_client_is_a_sentence(
     made: Callable[[], object], options: dict[str, Any], sentence: str, hint: str
 ) -> None:

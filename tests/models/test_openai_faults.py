@@ -88,9 +88,11 @@ def test_an_answer_that_was_left_told_of_one_request_where_two_were_sent_S32() -
         [Fault(429, {"Retry-After": formatdate(0, usegmt=True)})],
         [Fault(500)] * 4,
         [Fault(502, html=True), Fault(503), Fault(504)],
+        [Fault(408), Fault(409), Fault(520), Fault(529)],
+        [Fault(400, {"x-should-retry": "true"})],
         [Fault(reset=True)] * 2,
     ],
-    ids=["429", "429 until a date", "500 four times", "502 503 504", "reset"],
+    ids=["429", "429 until a date", "500 four times", "502 503 504", "408 409 520 529", "asked to", "reset"],
 )
 def test_what_may_pass_is_tried_again(faults: list[Fault]) -> None:
     with serving(VLLM, "Hi", *faults) as server:
@@ -100,9 +102,10 @@ def test_what_may_pass_is_tried_again(faults: list[Fault]) -> None:
         assert pieces[-1].spent == ServerUsage(1, 0, 3, requests=len(faults) + 1)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 500])
 def test_what_cannot_succeed_is_not_tried_again(status: int) -> None:
-    with serving(VLLM, "Hi", Fault(status, message="out of order")) as server:
+    headers = {"x-should-retry": "false"} if status == 500 else {}
+    with serving(VLLM, "Hi", Fault(status, headers, message="out of order")) as server:
         error = failing(server)
         assert server.requests == 1 and "out of order" in error.message and not isinstance(error, BrokenOff)
 
@@ -345,6 +348,8 @@ def test_something_else_there() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
     with speaking(page) as url:
         assert "is not an OpenAI-compatible API: it lists its models as '<html></html>'" in meeting(url).message
+    with speaking(b"HTTP/1.1 307 -\r\nLocation: /v1/models\r\nContent-Length: 0\r\n\r\n") as url:
+        assert "does not answer as HTTP servers do" in meeting(url).message
     with speaking(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n{x}") as url:
         assert "is not an OpenAI-compatible API" in meeting(url).message
 

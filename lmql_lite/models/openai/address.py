@@ -37,6 +37,8 @@ _LONG_SEGMENT = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,
 _CREDENTIAL = re.compile(
     r"(?:^|[-_.])(?:key|token|sig|signature|cookie|jwt|secret|o?auth(?:entication)?)(?:$|[-_.\d])", re.I
 )
+_OF_EVERY_CLIENT = re.compile("accept|authorization|content-type|user-agent|x-stainless-.*", re.I)
+"""Headers that the package sends by itself."""
 _PAYERS = {"openai-organization", "openai-project"}
 """Headers that say who pays, and do not change the answer."""
 _HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+")
@@ -121,18 +123,16 @@ class Address:
         """Address of a client of the user's, which adds key, headers and query by itself."""
         url = str(client.base_url).rstrip("/")
         parts = urlsplit(url)
-        own = {*client.auth_headers, "accept", "content-type", "user-agent"}
         headers = {
             name: value
             for name, value in client.default_headers.items()
-            if isinstance(value, str) and name.lower() not in map(str.lower, own) and not name.startswith("X-Stainless")
+            if isinstance(value, str) and not _OF_EVERY_CLIENT.fullmatch(name)
         }
         query = tuple((name, str(value)) for name, value in client.default_query.items())
-        key = client.api_key if isinstance(client.api_key, str) else ""
-        hidden = [value for name, value in (*headers.items(), *query) if is_credential(name) or "auth" in name.lower()]
-        hidden += [key, *_LONG_SEGMENT.findall(parts.path)]
+        hidden = [value for name, value in (*headers.items(), *query) if is_credential(name)]
+        hidden += [client.api_key, *_LONG_SEGMENT.findall(parts.path)]
         shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_LONG_SEGMENT.sub(_digest, parts.path)}"
-        return cls(url, shown, key or NO_KEY, query, headers, tuple(filter(None, hidden)))
+        return cls(url, shown, client.api_key or NO_KEY, query, headers, tuple(filter(None, hidden)))
 
     @property
     def variant(self) -> Mapping[str, object]:

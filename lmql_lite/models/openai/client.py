@@ -19,7 +19,7 @@ from lmql_lite.errors import ModelError
 from lmql_lite.models.base import BEFORE_REQUEST
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.gate import Gate, pause_before
-from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, in_band, refusal, unreachable
+from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, ServerRefusal, in_band, unreachable
 
 if TYPE_CHECKING:
     import openai
@@ -167,7 +167,7 @@ class Connection:
                     return found, tries
             except ErrorResponse as refused:
                 if not refused.is_temporary or tries >= (_MAX_WAITING if refused.status == 429 else _MAX_TRIES):
-                    raise refusal(self.address, refused, tries) from None
+                    raise ServerRefusal(self.address, refused, tries) from None
                 await self._wait(gate, refused, tries, sent)
             except NoResponse as error:
                 if error.problem != "reset" or tries >= _MAX_TRIES:
@@ -182,7 +182,7 @@ class Connection:
         if is_crowded and pause is not None:
             gate.refuse(sent, pause)
         if pause is None or (gate.failures if is_crowded else tries) >= _MAX_TRIES:
-            raise refusal(self.address, refused, tries) from None
+            raise ServerRefusal(self.address, refused, tries) from None
         if not is_crowded:
             await asyncio.sleep(pause)
 

@@ -13,7 +13,7 @@ from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
 from lmql_lite.models.openai.gate import wanted_pause
 from lmql_lite.models.openai.network_environment import CERTIFICATES, EnvironmentProxy
 
-Problem = Literal["certificate", "tls", "unreachable", "silent", "reset"]
+Problem = Literal["certificate", "tls", "unreachable", "silent", "strange", "reset"]
 """Reason why there is no response; `reset` is a connection that closed."""
 
 _RETRIED = {408, 409, 425, 429}
@@ -25,44 +25,6 @@ _NO_ROUTE = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT
 def is_passing(status: int) -> bool:
     """True for a status that another try may not meet."""
     return status in _RETRIED or (status >= 500 and status not in _FOR_GOOD)
-
-
-class ServerRefusal(ModelError):
-    """Refusal by the server, with an HTTP status; nothing was paid.
-
-    `reason` is the server's message, `code` its word for it, `param` the field that it names, `requests` the number of
-    requests sent so far.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        reason: str,
-        code: str | None,
-        param: str | None,
-        requests: int,
-        hint: str | None,
-        retry_after: float | None = None,
-        is_quota: bool = False,
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-        self.reason = reason
-        self.code = code
-        self.param = param
-        self.requests = requests
-        self.retry_after = retry_after
-        self.is_quota = is_quota
-
-    def as_error(self) -> ModelError:
-        """The error that a caller gets: of a kind of its own where the key, or a rate limit, is the reason."""
-        if self.status in (401, 403):
-            return AuthenticationError(self.message, hint=self.hint)
-        if self.status == 429 and not self.is_quota:
-            return RateLimitError(self.message, hint=self.hint, retry_after=self.retry_after)
-        return self
 
 
 class ErrorResponse(Exception):
@@ -127,44 +89,57 @@ class NoResponse(Exception):
         self.timeout = timeout
 
 
-def refusal(address: Address, error: ErrorResponse, tries: int) -> ServerRefusal:
-    """Error for an error response, the last of this many."""
-    status, where = error.status, address.shown
-    reason = address.clean(error.message)
-    because = f": {reason}" if reason else f" with status {status}"
-    message, hint = f"{where} refuses the request{because}", None
-    if status == 401:
-        does = "needs an API key" if address.key == NO_KEY else "rejects the API key"
-        message, hint = f"{where} {does}{because}", NAME_A_KEY
-    elif status == 403:
-        message, hint = f"{where} rejects this key{because}", "use a key that has access to this model"
-    elif error.has_no_route:
-        is_page = str(error.headers.get("content-type", "")).startswith("text/html")
-        path = address.clean(error.path)
-        no_api = address.no_api("answers with a web page" if is_page else f"answers {path} with status {status}")
-        message, hint, reason = no_api.message, no_api.hint, ""
-    elif status == 429 and error.is_quota:
-        message, hint = (
-            f"the quota of this key at {where} is used up{because}",
-            "raise the quota, or use another key",
-        )
-    elif status == 429:
-        message = f"{where} rejected the request {_times(tries)} because of its rate limit{because}"
-        hint = "wait, or send fewer requests at once: lmql_lite.model(..., concurrency=4)"
-    elif status >= 500:
-        message, hint = f"{where} failed {_times(tries)}{because}", "see its own log"
-    param, code = error.detail("param"), error.detail("code")
-    return ServerRefusal(
-        message,
-        status=status,
-        reason=reason,
-        code=code,
-        param=param,
-        requests=tries,
-        hint=hint,
-        retry_after=wanted_pause(error.headers),
-        is_quota=error.is_quota,
-    )
+class ServerRefusal(ModelError):
+    """Refusal by the server, with an HTTP status; nothing was paid.
+
+    `reason` is the server's message, `code` its word for it, `param` the field that it names, `requests` the number of
+    requests sent so far.
+    """
+
+    def __init__(self, address: Address, error: ErrorResponse, requests: int) -> None:
+        self.status = error.status
+        self.reason = "" if error.has_no_route else address.clean(error.message)
+        self.code = error.detail("code")
+        self.param = error.detail("param")
+        self.requests = requests
+        self._error = error
+        message, hint = self._sentence(address)
+        super().__init__(message, hint=hint)
+
+    def as_error(self) -> ModelError:
+        """The error that a caller gets: of a kind of its own where the key, or a rate limit, is the reason."""
+        if self.status in (401, 403):
+            return AuthenticationError(self.message, hint=self.hint)
+        if self.status == 429 and not self._error.is_quota:
+            return RateLimitError(self.message, hint=self.hint, retry_after=wanted_pause(self._error.headers))
+        return self
+
+    def _sentence(self, address: Address) -> tuple[str, str | None]:
+        """Message and remedy."""
+        error, status, where = self._error, self.status, address.shown
+        because = f": {self.reason}" if self.reason else f" with status {status}"
+        message, hint = f"{where} refuses the request{because}", None
+        if status == 401:
+            does = "needs an API key" if address.key == NO_KEY else "rejects the API key"
+            message, hint = f"{where} {does}{because}", NAME_A_KEY
+        elif status == 403:
+            message, hint = f"{where} rejects this key{because}", "use a key that has access to this model"
+        elif error.has_no_route:
+            is_page = str(error.headers.get("content-type", "")).startswith("text/html")
+            answers = "with a web page" if is_page else f"{address.clean(error.path)} with status {status}"
+            no_api = address.no_api(f"answers {answers}")
+            message, hint = no_api.message, no_api.hint
+        elif status == 429 and error.is_quota:
+            message, hint = (
+                f"the quota of this key at {where} is used up{because}",
+                "raise the quota, or use another key",
+            )
+        elif status == 429:
+            message = f"{where} rejected the request {_times(self.requests)} because of its rate limit{because}"
+            hint = "wait, or send fewer requests at once: lmql_lite.model(..., concurrency=4)"
+        elif status >= 500:
+            message, hint = f"{where} failed {_times(self.requests)}{because}", "see its own log"
+        return message, hint
 
 
 def unreachable(address: Address, error: NoResponse, tries: int) -> ModelError:
@@ -186,6 +161,8 @@ def unreachable(address: Address, error: NoResponse, tries: int) -> ModelError:
         case "silent":
             message = f"{where} sent nothing for {error.timeout:g} s"
             hint = "raise lmql_lite.model(..., timeout=...)"
+        case "strange":
+            return address.no_api("does not answer as HTTP servers do")
         case "reset":
             how = f", {_times(tries)} in a row" if tries > 1 else ""
             message = f"{where} closes the connection without an answer{how}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -359,10 +360,12 @@ def _problem(error: openai.APIConnectionError) -> Problem:
         return "certificate"
     if has(ssl.SSLError):
         return "tls"
-    if has(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
+    if has(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, ConnectionRefusedError, socket.gaierror):
         return "unreachable"
     if isinstance(error, openai.APITimeoutError):
         return "silent"
+    if has(httpx2.TooManyRedirects, httpx2.DecodingError, httpx2.UnsupportedProtocol):
+        return "strange"
     return "reset"
 
 
