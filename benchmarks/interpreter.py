@@ -100,7 +100,7 @@ def fresh(model: lq.ScriptedModel) -> Branch:
     program = lq.compile('"go"').program
     environment = environment_of(program, {}) | {"items": [{"n": at} for at in range(ITEMS)]}
     local = LocalModel(model)
-    scheduler = local.scheduler(TokenTree(), speculate=False, replay=False)
+    scheduler = local.scheduler(TokenTree())
     generator = LocalGenerator(local, scheduler, Ledger(1), Sampling(), isolated=False, uses_caches=True)
     return Branch(Frame(program, environment, Settings({}), Sampling()), generator)
 

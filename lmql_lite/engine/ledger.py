@@ -69,9 +69,20 @@ class Ledger:
     """
 
     def __init__(
-        self, run: int, budget: Budget = UNLIMITED, account: Account | None = None, calls: Calls | None = None
+        self,
+        run: int,
+        budget: Budget = UNLIMITED,
+        account: Account | None = None,
+        calls: Calls | None = None,
+        *,
+        speculates: bool = False,
+        replays: bool = False,
     ) -> None:
         self.run = run
+        self.speculates = speculates
+        """True if the model may score drafts of the tree in the passes of this run."""
+        self.replays = replays
+        """True if nothing may be asked for this run."""
         self.budget = budget
         self.calls = calls
         """Log of calls of models; None if there is none."""

@@ -56,30 +56,17 @@ class Scheduler:
 
     A question belongs to the scheduler, not to the run that asked: cancelling a run does not affect other runs that
     wait for the same answer (S32). An answer outside the top k of a row is stored as the answer to its question, so
-    that it survives the row (S1, S3). With `speculate` the model scores drafts of the tree in the same pass; in a
-    `replay` it is never asked.
+    that it survives the row (S1, S3). Drafts of the tree are scored in the same pass for runs that speculate; for a run
+    that replays, nothing is asked.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        tree: TokenTree,
-        *,
-        epsilon: float | None = None,
-        marks: frozenset[int] = frozenset(),
-        speculate: bool = False,
-        replay: bool = False,
-    ) -> None:
-        """`epsilon` and `marks` are those of the scorer."""
+    def __init__(self, scorer: Scorer, tree: TokenTree) -> None:
         self.scorer = scorer
         self.tree = tree
         self._spelled, self._eos = scorer.tokenizer.vocabulary, scorer.tokenizer.eos
-        self.speculates = speculate and not replay
-        self._replay = replay
-        self._epsilon = epsilon
-        self._marks = marks
-        """Ids at which drafts end: those of items, since the run may not have the item."""
-        self._asked: dict[Node, asyncio.Future[ScoreEntry]] = {}
+        self._epsilon = scorer.epsilon
+        self._coming: dict[Node, asyncio.Future[ScoreEntry]] = {}
+        """Answers that are on their way."""
         self._questions: list[Question] = []
         self._next: asyncio.Task[None] | None = None
         """The task that sends the questions of this tick."""
@@ -108,14 +95,14 @@ class Scheduler:
         if answer is not None:
             data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
             return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
-        if self._replay:
+        if ledger.replays:
             raise self._unknown(node)
-        if node not in self._asked:
+        if node not in self._coming:
             draft = self._speculated(node, draft, mask, ledger, place)
             way = self._way(node, draft)
             unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
             self._ask(node, draft, unknown, ledger)
-        entry = await asyncio.shield(self._asked[node])
+        entry = await asyncio.shield(self._coming[node])
         choice = self._choice(node, entry, mask, sampling, ledger, penalties)
         assert not isinstance(choice, Miss), "scores that were just made are whole"
         return choice
@@ -142,10 +129,10 @@ class Scheduler:
             told = [(step, self._logprob(*step)) for step in way]
             known.update((step, answer) for step, answer in told if answer is not None)
             unknown = [at for at, (_, answer) in enumerate(told) if answer is None]
-            if unknown and self._replay:
+            if unknown and ledger.replays:
                 raise self._unknown(way[unknown[0]][0])
             self._ask(node, option[:-1], unknown, ledger)
-            coming.update((way[at][0], self._asked[way[at][0]]) for at in unknown)
+            coming.update((way[at][0], self._coming[way[at][0]]) for at in unknown)
         entries = {place: await asyncio.shield(entry) for place, entry in coming.items()}
         for way in ways:
             known.update((step, self._answer_for(*step, entries[step[0]])) for step in way if step not in known)
@@ -255,7 +242,7 @@ class Scheduler:
         self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger, place: DraftPlace | None
     ) -> tuple[int, ...]:
         """The draft, continued by a draft from the tree as long as that pays."""
-        if not self.speculates or place is None:
+        if not ledger.speculates or place is None:
             return draft
         self.learn(ledger)
         drafted = ledger.drafted
@@ -268,8 +255,8 @@ class Scheduler:
         guess = self.tree.draft(way[-1], most, skip=length.are_lucky)
         size = len(self.scorer.tokenizer.vocabulary)
         guess = tuple(
-            takewhile(lambda token: token < size and token not in self._marks, guess)
-        )  # the mark of a block is not a token of the model
+            takewhile(lambda token: token < size and token not in self.scorer.marks, guess)
+        )  # marks of blocks and of items, which the run may not have, are no tokens to guess
         guess = guess[: place.fitting(guess)]
         if not guess or not (draft or mask[guess[0]]):
             return draft
@@ -288,11 +275,11 @@ class Scheduler:
         """Asks for the scores at these positions of the draft, unless they are in flight."""
         loop = asyncio.get_running_loop()
         way = self._way(node, draft)
-        wanted = tuple(at for at in positions if way[at] not in self._asked)
+        wanted = tuple(at for at in positions if way[at] not in self._coming)
         if not wanted:
             return
         nodes = tuple(way[at] for at in wanted)
-        self._asked.update((place, loop.create_future()) for place in nodes)
+        self._coming.update((place, loop.create_future()) for place in nodes)
         self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger, ledger.scope))
         if self._next is None:
             self._next = loop.create_task(self._send())
@@ -327,7 +314,7 @@ class Scheduler:
                 self._answer(node, entry)
 
     def _answer(self, node: Node, entry: ScoreEntry) -> None:
-        answer = self._asked.pop(node, None)
+        answer = self._coming.pop(node, None)
         if answer is not None and not answer.done():
             answer.set_result(entry)
 
@@ -339,7 +326,7 @@ class Scheduler:
             error = failure
         for wanted in questions:
             for node in wanted.nodes:
-                answer = self._asked.pop(node, None)
+                answer = self._coming.pop(node, None)
                 if answer is not None and not answer.done():
                     answer.set_exception(error)
                     answer.exception()  # marks it as retrieved, since a draft's answer may have no reader

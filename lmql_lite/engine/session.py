@@ -26,7 +26,7 @@ from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
-from lmql_lite.engine.generate.generator import Generator, SharedModel
+from lmql_lite.engine.generate.generator import SharedModel
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.ledger import Ledger
@@ -38,15 +38,14 @@ from lmql_lite.engine.settings import Settings, header
 from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
 from lmql_lite.models.base import Capabilities, Completer, Model, Scorer, as_model
 from lmql_lite.models.registry import load
-from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Program
 
 Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
-Schedulers = dict[tuple[SharedModel, bool, bool], Any]
-"""Schedulers of one cache, by model, `replay` and `speculate`."""
+Schedulers = dict[SharedModel, Any]
+"""Schedulers of one cache for one event loop (S28)."""
 FileOptions = tuple[str, int, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
 trees."""
@@ -210,8 +209,15 @@ class Session:
                 hint=f"write sample(n={settings.results}) for the same number of results, or use a local: model",
             )
         known = None if settings.cache_mode == "refresh" else trees
-        ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, account, calls)
         replays = settings.cache_mode == "replay"
+
+        def begun() -> Ledger:
+            if trees is None:
+                return Ledger(1, settings.budget, account, calls)
+            speculates, number = settings.speculate and not replays, next(trees.runs)
+            return Ledger(number, settings.budget, account, calls, speculates=speculates, replays=replays)
+
+        ledger = begun()
         if settings.blocks != EXACT:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
         entry = await self._entry(found, known, ledger, replays=replays)
@@ -226,9 +232,9 @@ class Session:
             if runs:
                 environment = environment_of(program, inputs)
                 await header(program, environment)
-                ledger = Ledger(next(trees.runs) if trees else 1, settings.budget, account, calls)
+                ledger = begun()
             sampling = replace(first, seed=seed)
-            generator = self._generator(entry, settings, trees, fresh, ledger, sampling)
+            generator = entry.generator(self._scheduler(entry, trees, fresh), ledger, settings, sampling)
             run = Run(program, environment, settings, sampling, generator, elsewhere, before)
             runs.append(decoding(settings.decoder_name)(run))
             ledgers.append(ledger)
@@ -302,30 +308,15 @@ class Session:
         await saved.follow()
         return saved
 
-    def _generator(
-        self,
-        model: SharedModel,
-        settings: Settings,
-        trees: ModelTrees | None,
-        fresh: TokenTree | None,
-        ledger: Ledger,
-        sampling: Sampling,
-    ) -> Generator:
-        """The generator of one run, with the scheduler that it shares with the other runs of this loop."""
-        speculate, replay = settings.speculate, settings.cache_mode == "replay"
-        scheduler: Any
-        if trees is None:
-            scheduler = model.scheduler(TokenTree(), speculate=False, replay=False)
-        elif fresh is not None:
-            scheduler = model.scheduler(fresh, speculate=speculate, replay=False)
-        else:
-            loop = self._loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-            schedulers, key = loop.setdefault(trees, {}), (model, replay, speculate)
-            if key not in schedulers:
-                tree = trees.tree(model.fingerprint)
-                schedulers[key] = model.scheduler(tree, speculate=speculate, replay=replay)
-            scheduler = schedulers[key]
-        return model.generator(scheduler, ledger, settings, sampling)
+    def _scheduler(self, model: SharedModel, trees: ModelTrees | None, fresh: TokenTree | None) -> Any:
+        """The scheduler that a run shares with the other runs of this loop; one of its own without a cache."""
+        if trees is None or fresh is not None:
+            return model.scheduler(TokenTree() if fresh is None else fresh)
+        loop = self._loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+        schedulers = loop.setdefault(trees, {})
+        if model not in schedulers:
+            schedulers[model] = model.scheduler(trees.tree(model.fingerprint))
+        return schedulers[model]
 
     async def _entry(
         self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool

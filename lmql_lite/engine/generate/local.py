@@ -49,9 +49,8 @@ class LocalModel:
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
 
-    def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> Scheduler:
-        noise, marks = self.scorer.epsilon, self.scorer.marks
-        return Scheduler(self.scorer, tree, epsilon=noise, marks=marks, speculate=speculate, replay=replay)
+    def scheduler(self, tree: TokenTree) -> Scheduler:
+        return Scheduler(self.scorer, tree)
 
     def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
         """The generator of one run. Raises InputError for an option of servers."""
@@ -205,7 +204,7 @@ class LocalGenerator:
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         """The answer. Meanwhile the text is continued as if a free hole came next. If the answer of the query's Python
         is what the model expected, its scores are in the tree already. A wrong guess is a branch that nobody reads."""
-        if not self.scheduler.speculates or not self.ledger.drafted.pay:
+        if not self.ledger.speculates or not self.ledger.drafted.pay:
             return await answer
         writing = asyncio.create_task(self._write(state, span))
         try:

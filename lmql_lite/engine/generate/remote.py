@@ -49,8 +49,8 @@ class RemoteModel:
         self.engine = text_engine(by_server=True)
         self.forms = Forms(self.engine, capabilities)
 
-    def scheduler(self, tree: TokenTree, *, speculate: bool, replay: bool) -> RemoteScheduler:
-        return RemoteScheduler(self.completer, self.capabilities, tree, replay=replay)
+    def scheduler(self, tree: TokenTree) -> RemoteScheduler:
+        return RemoteScheduler(self.completer, self.capabilities, tree)
 
     def generator(
         self, scheduler: RemoteScheduler, ledger: Ledger, settings: Settings, sampling: Sampling

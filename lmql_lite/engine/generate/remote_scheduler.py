@@ -138,13 +138,10 @@ class Reader:
 class RemoteScheduler:
     """One server and its tree, for one event loop."""
 
-    def __init__(
-        self, completer: Completer, capabilities: Capabilities, tree: TokenTree, *, replay: bool = False
-    ) -> None:
+    def __init__(self, completer: Completer, capabilities: Capabilities, tree: TokenTree) -> None:
         self.completer = completer
         self.capabilities = capabilities
         self.byte_tree = ByteTree(tree)
-        self._replay = replay
         self._is_probed = not capabilities.probe_costs
         self.media: WeakValueDictionary[str, Media] = WeakValueDictionary()
         """Items by their digests, while a run has them."""
@@ -179,7 +176,7 @@ class RemoteScheduler:
                     reader.exhausted.add((stream.begin, stream.key))
                 stream = next((one for one in self._streams.get(node, ()) if one.key in question.reads), None)
             if stream is None:
-                if self._replay:
+                if reader.ledger.replays:
                     raise self._unknown(node)
                 if tried.opened - tried.strayed == TRIES:
                     raise ModelError(
@@ -273,7 +270,7 @@ class RemoteScheduler:
         """
         if not options:
             return ()
-        if self._replay:
+        if ledger.replays:
             raise self._unknown(node)
         if not self.capabilities.scores:
             raise ModelError(
