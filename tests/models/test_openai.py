@@ -20,7 +20,7 @@ from lmql_lite.models.base import (
 )
 from lmql_lite.models.demo import DemoModel
 from lmql_lite.models.openai.assembler import Assembler
-from lmql_lite.models.openai.stream_decoder import ServerToken, read
+from lmql_lite.models.openai.decoder import ServerToken, read
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.options import Sampling
 from tests.models.api import (

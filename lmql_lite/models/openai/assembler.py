@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from lmql_lite.models.base import ServerUsage, StreamPiece
-from lmql_lite.models.openai.stream_decoder import Delta, ServerToken
+from lmql_lite.models.openai.decoder import Delta, ServerToken
 
 _OPEN, _CLOSE = "<think>", "</think>"
 

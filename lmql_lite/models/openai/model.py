@@ -26,12 +26,12 @@ from lmql_lite.models.base import (
 )
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.assembler import Assembler, ThoughtFilter
-from lmql_lite.models.openai.capabilities import entries, probe
 from lmql_lite.models.openai.client import CONCURRENCY, Connection
+from lmql_lite.models.openai.decoder import usage_of
 from lmql_lite.models.openai.dialects import Body, Dialect, is_about_length
 from lmql_lite.models.openai.negotiation import Exchange, Sender
+from lmql_lite.models.openai.probe import entries, probe
 from lmql_lite.models.openai.refusals import ServerRefusal
-from lmql_lite.models.openai.stream_decoder import usage_of
 from lmql_lite.tokens import Tokenizer
 
 Whole = tuple[dict[str, Any], ServerUsage]

@@ -14,6 +14,7 @@ from typing import Any
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import Capabilities
 from lmql_lite.models.openai.client import Connection
+from lmql_lite.models.openai.decoder import Delta, Vocabulary, read
 from lmql_lite.models.openai.dialects import (
     LIMITS,
     PUSHED,
@@ -26,7 +27,6 @@ from lmql_lite.models.openai.dialects import (
     without,
 )
 from lmql_lite.models.openai.refusals import ServerRefusal, is_passing
-from lmql_lite.models.openai.stream_decoder import Delta, Vocabulary, read
 
 
 @dataclass(frozen=True, slots=True)

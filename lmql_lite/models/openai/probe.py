@@ -27,8 +27,8 @@ from lmql_lite.models.base import (
     broken_again,
 )
 from lmql_lite.models.openai.client import Connection
-from lmql_lite.models.openai.dialects import LEAST_OUTPUT, PUSHED, Body, Dialect, Kind
-from lmql_lite.models.openai.negotiation import Sender
+from lmql_lite.models.openai.dialects import LEAST_OUTPUT, PUSHED, Dialect, Kind
+from lmql_lite.models.openai.negotiation import Exchange, Sender
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.options import Sampling
 
@@ -81,35 +81,31 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     can = replace(dialect.can, fingerprint=fingerprint(None))
     if dialect.is_known:
         return dialect, can
-    if not dialect.stops_on_close:  # models of OpenAI and Azure are mostly those of chats
+    chat, tokens = dialect.stops_on_close, 1  # models of OpenAI and Azure are mostly those of chats
+    refused = ServerUsage(0, 0, 0, 0, 0)  # a refusal costs nothing, but its requests count
+    while True:
+        can = replace(can, chat_only=chat)
+        if chat and revision is not None and dialect.kind == "openai":
+            # the served name is not needed, and the first request shows the rest
+            return dialect, replace(can, probe_costs=True, spent=refused)
         try:
-            served, can = await _ask_for_a_token(sender, name, dialect, can, _TEXT_PROBE)
-            return dialect, replace(can, fingerprint=fingerprint(served))
+            served, found = await _ask_for_a_token(sender, name, dialect, can, tokens)
         except ServerRefusal as refusal:
-            if not _is_about_chat(refusal):
+            refused = replace(refused, requests=refused.requests + refusal.requests)
+            is_first_chat = chat and tokens == 1
+            if not chat and not dialect.stops_on_close and _is_about_chat(refusal):
+                chat = True
+            elif is_first_chat and dialect.stops_on_close and "not a chat model" in refusal.reason:
+                chat = False
+            elif is_first_chat and _is_about_responses(refusal):
+                dialect, tokens = replace(dialect, kind="responses"), LEAST_OUTPUT
+                can = replace(dialect.can, fingerprint=can.fingerprint)
+            elif is_first_chat and _is_about_thoughts(refusal):
+                tokens = LEAST_OUTPUT
+            else:
                 raise
-            refused = ServerUsage(0, 0, 0, refusal.requests, 0)  # a refusal costs nothing, but its requests count
-    else:
-        refused = ServerUsage(0, 0, 0, 0, 0)
-    as_text = can
-    can = replace(can, chat_only=True)
-    if revision is not None and dialect.kind == "openai":
-        # the served name is not needed, and the first request shows the rest
-        return dialect, replace(can, probe_costs=True, spent=refused)
-    try:
-        served, can = await _ask_for_a_token(sender, name, dialect, can, _CHAT_PROBE)
-    except ServerRefusal as refusal:
-        refused = replace(refused, requests=refused.requests + refusal.requests)
-        if dialect.stops_on_close and "not a chat model" in refusal.reason:
-            served, can = await _ask_for_a_token(sender, name, dialect, as_text, _TEXT_PROBE)
-            return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
-        if _is_about_responses(refusal):
-            dialect = replace(dialect, kind="responses")
-            can = replace(dialect.can, fingerprint=can.fingerprint)
-        elif not _is_about_thoughts(refusal):
-            raise
-        served, can = await _ask_for_a_token(sender, name, dialect, can, _CHAT_PROBE, LEAST_OUTPUT)
-    return dialect, replace(can, fingerprint=fingerprint(served), spent=refused.plus(can.spent))
+        else:
+            return dialect, replace(found, fingerprint=fingerprint(served), spent=refused.plus(found.spent))
 
 
 def _named(variant: Mapping[str, object]) -> dict[str, object]:
@@ -118,29 +114,29 @@ def _named(variant: Mapping[str, object]) -> dict[str, object]:
 
 
 async def _ask_for_a_token(
-    sender: Sender, name: str, dialect: Dialect, can: Capabilities, prompt: Prompt, tokens: int = 1
+    sender: Sender, name: str, dialect: Dialect, can: Capabilities, tokens: int
 ) -> tuple[str, Capabilities]:
     """Served model, and capabilities by one token, requested with every option: refused or ignored ones are missing."""
-    pushed = _SCHEMA_PROBE if can.chat_only else None
+    prompt, pushed = (_CHAT_PROBE, _SCHEMA_PROBE) if can.chat_only else (_TEXT_PROBE, None)
     request = CompletionRequest(tokens, pushed=pushed, sampling=_DRAWN, alternatives=can.alternatives)
     if not can.chat_only:
         sender.narrow(_TEXT_WIDTH)
     body = dialect.body(name, prompt, request, tokenizer=None)
-    for tries in range(1, MAX_BROKEN + 1):
+    broken = 0
+    while True:
         try:
-            return await _first_answer(sender, dialect, can, body, before=tries - 1)
+            async with sender.send(dialect, can.chat_only, body) as exchange:
+                return await _first_answer(sender, exchange, can, broken)
         except BrokenOff as error:
-            if tries == MAX_BROKEN:
+            broken += 1
+            if broken == MAX_BROKEN:
                 raise broken_again(error) from None
-    raise AssertionError("the last try returns or raises")
 
 
-async def _first_answer(
-    sender: Sender, dialect: Dialect, can: Capabilities, body: Body, before: int
-) -> tuple[str, Capabilities]:
-    """Served model and capabilities by the answer to this request, which was sent some times before."""
+async def _first_answer(sender: Sender, exchange: Exchange, can: Capabilities, broken: int) -> tuple[str, Capabilities]:
+    """Served model and capabilities by an answer, after some that broke off."""
     served, spent, alternatives, has_text, is_over = None, None, 0, False, False
-    async with sender.send(dialect, can.chat_only, body) as exchange, aclosing(sender.deltas(exchange)) as deltas:
+    async with aclosing(sender.deltas(exchange)) as deltas:
         async for delta in deltas:
             spent, served = delta.spent or spent, delta.served or served
             has_text |= bool(delta.text)
@@ -155,7 +151,7 @@ async def _first_answer(
         takes_seeds="seed" in exchange.body,
         # an answer that ended at once had no alternatives to report
         alternatives=exchange.width if alternatives or not has_text else 0,
-        spent=replace(spent or ServerUsage(), requests=before + exchange.requests),
+        spent=replace(spent or ServerUsage(), requests=broken + exchange.requests),
     )
 
 
