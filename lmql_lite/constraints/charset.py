@@ -32,7 +32,7 @@ class Charset:
     """Graph that reads one character of a set. Equal suffixes share a node: `\\w` needs a few hundred, `.` seven."""
 
     def __init__(self, ranges: Ranges) -> None:
-        self._ranges = ranges
+        self.ranges = ranges
         self.nodes: list[tuple[ByteRange, ...]] = []
         self._numbers: dict[tuple[ByteRange, ...], int] = {}
         self._known: dict[tuple[Ranges, int], int] = {}
@@ -50,8 +50,8 @@ class Charset:
             self.num_bytes.append(1 + min(rests, default=NEVER - 1))
 
     def __contains__(self, character: str) -> bool:
-        at = bisect_right(self._ranges, (ord(character), 0x10FFFF)) - 1
-        return at >= 0 and ord(character) <= self._ranges[at][1]
+        at = bisect_right(self.ranges, (ord(character), 0x10FFFF)) - 1
+        return at >= 0 and ord(character) <= self.ranges[at][1]
 
     def _branches(self, ranges: Ranges, more: int, lead: int) -> list[ByteRange]:
         """Edges for a byte that `more` bytes follow. Its value selects a block of `64**more` code points."""

@@ -1,33 +1,39 @@
-"""Matcher of one hole: a configuration of its automaton, a vocabulary for masks, and the bytes so far."""
+"""Matcher of one hole: a place in its automaton, a vocabulary for masks, and the bytes so far."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import TypeVar
 
-from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import Automaton
+from lmql_lite.constraints.automaton import Automaton as ByteAutomaton
+from lmql_lite.constraints.choices import ChoiceMasks
 from lmql_lite.constraints.json_matcher import Grammars
-from lmql_lite.constraints.masks import Mask, Masks, Memory
 from lmql_lite.constraints.matcher import Ending
-from lmql_lite.constraints.products import refuse_product
-from lmql_lite.constraints.search import TooLarge
-from lmql_lite.constraints.simplify import conflict, counts_tokens, with_characters, without_tokens
-from lmql_lite.constraints.superstrings import LARGEST_GROUP
-from lmql_lite.constraints.terms import And, Constant, Term
+from lmql_lite.constraints.simplify import conflict, counts_tokens, simplify, with_characters, without_tokens
+from lmql_lite.constraints.terms import And, Begins, Choice, Constant, Contains, Ends, Length, Stop, Term
+from lmql_lite.constraints.text_automaton import FAR, Automaton, Flags, atoms
+from lmql_lite.constraints.token_masks import Masks, Memory, Place, Recent
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
+
+AUTOMATA_BYTES = 256 * 2**20
+OPENED_KEPT = 256
+MAX_PHRASES = 4000
+"""Most bytes of phrases whose tokens shorten distances."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HoleMatcher:
-    """A `Matcher` over an `Automaton`."""
+    """A `Matcher` over an automaton, or over the options of a choice."""
 
-    masks: Masks
-    state: int
-    count: int = 0
+    masks: Masks | ChoiceMasks
+    place: Place
     text: bytes = b""
     ending: Ending | None = None
     length: int = 0
@@ -39,71 +45,30 @@ class HoleMatcher:
 
     @property
     def certain(self) -> int:
-        return self.length - self.masks.automaton.undecided(self.state) if self.ending is None else self.length
+        return self.masks.certain(self.place, self.text) if self.ending is None else self.length
 
     @property
     def may_end(self) -> bool:
-        return self.masks.automaton.holds(self.state, self.count)
+        return self.masks.may_end(self.place, self.value)
 
-    def allowed(self, held: bytes, tokens_left: int) -> Mask:
-        try:
-            return self.masks.mask(self.state, self.count, held, tokens_left)
-        except TooLarge:
-            fresh = self._renewed()
-            return fresh.masks.mask(fresh.state, self.count, held, tokens_left)
-
-    def _renewed(self) -> HoleMatcher:
-        """The same place in a new automaton, so that states of earlier texts do not make the condition too large."""
-        masks = self.masks.renewed()
-        return replace(self, masks=masks, state=masks.automaton.resume(self.masks.automaton, self.state))
+    def allowed(self, held: bytes, tokens_left: int) -> Flags:
+        return self.masks.mask(self.place, self.text, held, tokens_left)
 
     def advance(self, data: bytes, tokens: int = 1) -> HoleMatcher:
-        masks = self.masks
-        try:
-            after = masks.advances.after(masks.automaton, self.state, self.count, data, tokens)
-        except TooLarge:
-            fresh = self._renewed()
-            masks = fresh.masks
-            after = masks.advances.after(masks.automaton, fresh.state, self.count, data, tokens)
+        after = self.masks.after(self.place, self.text, data, tokens)
         if after is None:
             raise ValueError(f"{data!r} is not allowed after {self.text!r}")
-        state, count, ending, length = after
-        return HoleMatcher(masks, state, count, self.text + data, ending, len(self.text) + length)
+        text = self.text + data
+        return HoleMatcher(self.masks, after.place, text, after.ending, len(text) - after.cut)
 
     def end(self, ending: Ending) -> HoleMatcher:
         return replace(self, ending=ending)
 
     def forced(self) -> bytes:
-        if self.ending is not None or self.masks.automaton.forces_nothing:
-            return b""
-        try:
-            return self._forced()
-        except TooLarge:
-            return self._renewed()._forced()
-
-    def _forced(self) -> bytes:
-        automaton, state, count = self.masks.automaton, self.state, self.count
-        forced = bytearray()
-        listed = automaton.listed(state)
-        if listed is not None:
-            return listed[0].forced(listed[1])
-        while not automaton.holds(state, count):
-            only = automaton.only_edge(state, count)
-            if only is None:
-                break
-            forced.append(only.byte)
-            state, count = only.state, automaton.counts.add(count, only.added)
-            if automaton.stops(state, count):
-                break
-        return bytes(forced)
+        return b"" if self.ending is not None else self.masks.forced(self.place, self.text)
 
     def longest_valid(self, data: bytes) -> int:
-        masks = self.masks
-        try:
-            return masks.advances.longest_valid(masks.automaton, self.state, self.count, data)
-        except TooLarge:
-            fresh = self._renewed()
-            return masks.advances.longest_valid(fresh.masks.automaton, fresh.state, self.count, data)
+        return self.masks.longest_valid(self.place, self.text, data)
 
 
 class Engine:
@@ -112,17 +77,15 @@ class Engine:
     Threads may share it. If the tokens of a model are not known, `token_characters` characters count as one token.
     """
 
-    AUTOMATA_KEPT = 256
-
     def __init__(self, vocabulary: Vocabulary, *, token_characters: int | None = None) -> None:
         self.vocabulary = vocabulary
         self._token_characters = token_characters
         self.grammars = Grammars(vocabulary)
         self._memory = Memory()
-        self._masks: OrderedDict[tuple[Term, bytes], Masks] = OrderedDict()
-        self._opened: dict[tuple[Masks, int], HoleMatcher] = {}
-        """Initial matchers of holes that can be filled, by masks and `max_tokens`."""
-        self._refused: dict[tuple[Masks, int, str, Span], ConstraintError] = {}
+        self._automata: Recent[tuple[Term, bool], Automaton] = Recent(AUTOMATA_BYTES)
+        self._opened: OrderedDict[tuple[Term, bytes, int], HoleMatcher] = OrderedDict()
+        """Initial matchers of holes that can be filled, by term, following text and `max_tokens`."""
+        self._refused: OrderedDict[tuple[Term, int, str, Span], ConstraintError] = OrderedDict()
         """Errors of holes that cannot be filled: naming the clauses takes much longer than finding the conflict."""
         self._lock = Lock()
 
@@ -132,90 +95,88 @@ class Engine:
         `following` is the text known to come after the hole, b"" if it is not known. Raises ConstraintError, which
         names the clause, if nothing can fill the hole within `max_tokens` tokens.
         """
-        masks = self._masks_of(term, following)
-        opened = self._opened.get((masks, max_tokens))
+        term = self._counted(term)
+        key, refusal = (term, following, max_tokens), (term, max_tokens, name, span)
+        with self._lock:
+            opened, refused = self._opened.get(key), self._refused.get(refusal)
+        if refused is not None:
+            raise _again(refused)
         if opened is None:
-            refused = self._refused.get((masks, max_tokens, name, span))
-            if refused is not None:
-                raise _again(refused)
-            if len(self._opened) + len(self._refused) >= self.AUTOMATA_KEPT:
-                self._opened, self._refused = {}, {}
-            refuse_product(masks.automaton.term)
             try:
-                opened = self._opened[masks, max_tokens] = self._open(masks, term, max_tokens, name, span)
+                opened = self._open(term, following, max_tokens, name, span)
             except ConstraintError as error:
-                if not isinstance(error, TooLarge):  # depends on earlier searches
-                    self._refused[masks, max_tokens, name, span] = _again(error)
+                self._keep(self._refused, refusal, _again(error))
                 raise
+            self._keep(self._opened, key, opened)
         return opened
 
-    def _open(self, masks: Masks, term: Term, max_tokens: int, name: str, span: Span) -> HoleMatcher:
-        automaton = masks.automaton
-        start = automaton.start
-        shortest = automaton.at_least(start, 0)
-        if shortest <= max_tokens or shortest == NEVER:  # searching for an end that is too far would be slow
-            way = automaton.witness(start, 0)
-            if way is None and automaton.crowd:
-                raise _too_many_phrases(term, automaton.crowd, name, span)
-            if way is None:
-                raise _too_few_tokens(term, name, span) or _unsatisfiable(without_tokens(term), name, span)
-            shortest = way.length if way.length <= max_tokens else automaton.distance(start, 0)
-        if shortest > max_tokens and (masks.in_tokens is None or not masks.in_tokens.is_within(max_tokens, start, 0)):
+    def _keep(self, kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+        with self._lock:
+            kept[key] = value
+            if len(kept) > OPENED_KEPT:
+                kept.popitem(last=False)
+
+    def _open(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
+        masks, shortest = None, _least_characters(simplify(term))
+        if shortest <= max_tokens * self.vocabulary.longest:
+            masks = self._masks(term, following, max_tokens)
+            shortest = masks.shortest
+        if shortest >= FAR and masks is not None:
+            raise self._too_few_tokens(term, name, span) or _unsatisfiable(without_tokens(term), name, span)
+        if shortest > max_tokens or masks is None:
             raise ConstraintError(
                 f"[{name}] cannot meet its condition within max_tokens={max_tokens}",
                 span=term.span or span,
                 hint=f"the shortest text that meets it has {shortest} bytes; raise max_tokens",
             )
-        empty_only = automaton.holds(start, 0) and not automaton.goes_on(start, 0)
-        return HoleMatcher(masks, start, ending="forced" if empty_only else None)
+        return HoleMatcher(masks, masks.start, ending="forced" if masks.is_empty else None)
 
-    def automaton(self, term: Term) -> Automaton:
-        """Automaton of a term, shared with its matchers."""
-        return self._masks_of(term, b"").automaton
+    def _masks(self, term: Term, following: bytes, max_tokens: int) -> Masks | ChoiceMasks:
+        """Masks of a term. Their distances are in tokens where bytes say that there are too few."""
+        simple = simplify(term)
+        if isinstance(simple, Choice):
+            return ChoiceMasks(simple.options, self.vocabulary, following, self._memory)
+        by_tokens = counts_tokens(simple)
+        masks = Masks(self._automaton(term, by_tokens=by_tokens), self.vocabulary, following, self._memory)
+        if max_tokens < masks.shortest < FAR and _has_lengths(simple) and not by_tokens:
+            automaton = self._automaton(term, by_tokens=True)
+            masks = Masks(automaton, self.vocabulary, following, self._memory)
+        return masks
 
-    def _masks_of(self, term: Term, following: bytes) -> Masks:
-        if self._token_characters is not None:
-            term = with_characters(term, self._token_characters)
-        with self._lock:
-            masks = self._masks.get((term, following))
-            if masks is None or masks.automaton.is_full:
-                masks = Masks(Automaton(term), self.vocabulary, following, self._memory)
-                self._masks[term, following] = masks
-                if len(self._masks) > self.AUTOMATA_KEPT:
-                    self._masks.popitem(last=False)
-            self._masks.move_to_end((term, following))
-            return masks
+    def _automaton(self, term: Term, *, by_tokens: bool = False) -> Automaton:
+        """Automaton of a term, shared with its matchers. With `by_tokens`, its distances are in tokens."""
+        term = self._counted(term)
+        automaton = self._automata.get((term, by_tokens))
+        if automaton is None:
+            leaps = self.vocabulary.leaps + tuple(self.vocabulary.pieces(_phrases(term))) if by_tokens else ()
+            automaton = Automaton(term, leaps)
+            automaton = self._automata.put((term, by_tokens), automaton, automaton.size_bytes)
+        return automaton
+
+    def automaton(self, term: Term) -> ByteAutomaton:
+        """Automaton of a term for server grammars."""
+        return ByteAutomaton(self._counted(term))
+
+    def _counted(self, term: Term) -> Term:
+        return term if self._token_characters is None else with_characters(term, self._token_characters)
+
+    def _too_few_tokens(self, term: Term, name: str, span: Span) -> ConstraintError | None:
+        """Error if only the token limits cannot be met, else None."""
+        if not counts_tokens(term):
+            return None
+        shortest = self._masks(without_tokens(term), b"", FAR).shortest
+        if shortest >= FAR:
+            return None
+        return ConstraintError(
+            f"[{name}] cannot meet its token limits",
+            span=term.span or span,
+            hint=f"the shortest text that meets its other conditions has {shortest} bytes, and each may cost a token",
+        )
 
 
 def _again(error: ConstraintError) -> ConstraintError:
     """Copy of an error without its traceback."""
     return ConstraintError(error.message, span=error.span, hint=error.hint)
-
-
-def _too_few_tokens(term: Term, name: str, span: Span) -> ConstraintError | None:
-    """Error if only the token limits cannot be met, else None. Bytes stand in for tokens: any byte may be a token."""
-    if not counts_tokens(term):
-        return None
-    uncounted = Automaton(without_tokens(term))
-    way = uncounted.witness(uncounted.start, 0)
-    if way is None:
-        return None
-    return ConstraintError(
-        f"[{name}] cannot meet its token limits",
-        span=term.span or span,
-        hint=f"the shortest text that meets its other conditions has {way.length} bytes, and each may cost a token",
-    )
-
-
-def _too_many_phrases(term: Term, crowd: tuple[bytes, ...], name: str, span: Span) -> ConstraintError:
-    """Error if phrases do not fit one after another, and it is unknown whether they fit with their overlaps."""
-    first, *_, last = crowd
-    return ConstraintError(
-        f"[{name}] is too short for {len(crowd)} phrases without their overlaps, {first.decode()!r} to "
-        f"{last.decode()!r}, and overlaps are known of up to {LARGEST_GROUP}",
-        span=term.span or span,
-        hint=f"allow {len(b''.join(crowd))} characters for them, or ask for fewer phrases in one hole",
-    )
 
 
 def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
@@ -235,6 +196,33 @@ def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
 def _is_impossible(parts: Sequence[Term]) -> bool:
     automaton = Automaton(And(tuple(parts)))
     try:
-        return not automaton.lives(automaton.start, 0)
+        return automaton.shortest >= FAR
     except ConstraintError:  # too large to decide
         return False
+
+
+def _least_characters(term: Term) -> int:
+    """A lower bound on the characters of a value, from its conjuncts."""
+    parts = term.terms if isinstance(term, And) else (term,)
+    return max((each.at_least for each in parts if isinstance(each, Length) and each.unit == "characters"), default=0)
+
+
+def _has_lengths(term: Term) -> bool:
+    return any(isinstance(atom, Length) for atom in atoms(term))
+
+
+def _phrases(term: Term) -> Iterator[bytes]:
+    """Texts that a term names, as far as there are few."""
+    room = MAX_PHRASES
+    for atom in atoms(term):
+        match atom:
+            case Choice(texts) | Begins(texts) | Ends(texts):
+                several = texts
+            case Contains(phrase) | Stop(phrase):
+                several = (phrase,)
+            case _:
+                continue
+        for each in several:
+            room -= len(each)
+            if room >= 0:
+                yield each

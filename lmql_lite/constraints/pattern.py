@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
@@ -102,6 +102,35 @@ class PatternProgram:
             if len(instructions) == 1:
                 self._entered[instructions] = known
         return known
+
+    @cached_property
+    def shortest(self) -> list[tuple[int, int]]:
+        """For each instruction, fewest characters to MATCH, and bytes of the shortest such text."""
+        before: list[list[int]] = [[] for _ in self._code]
+        costs = [(0, 0)] * len(self._code)
+        for place, code in enumerate(self._code):
+            if isinstance(code, PatternStep):
+                lowest = code.characters.ranges[0][0] if code.characters.ranges else None
+                costs[place] = (NEVER, NEVER) if lowest is None else (1, len(chr(lowest).encode()))
+            for after in (code.then,) if isinstance(code, PatternStep) else code:
+                before[after].append(place)
+        found = [(NEVER, NEVER)] * len(self._code)
+        found[MATCH] = (0, 0)
+        queue = [((0, 0), MATCH)]
+        while queue:
+            far, here = heappop(queue)
+            if far == found[here]:
+                for place in before[here]:
+                    longer = far[0] + costs[place][0], far[1] + costs[place][1]
+                    if longer < found[place]:
+                        found[place] = longer
+                        heappush(queue, (longer, place))
+        return found
+
+    @cached_property
+    def sets(self) -> list[Ranges]:
+        """Sets of characters that the steps read."""
+        return list(dict.fromkeys(code.characters.ranges for code in self._code if isinstance(code, PatternStep)))
 
     def matches(self, text: str) -> bool:
         """Same result as `re.fullmatch`, in time linear in the text for every pattern."""

@@ -6,7 +6,9 @@ Tokens with equal bytes are one text here. Texts are sorted, so that those below
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +16,11 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.intp]
 Flags = NDArray[np.bool_]
+
+
+MAX_LEAP = 32
+"""Most characters of a token that shortens a distance."""
+LEAPS_OF_A_KIND = 3
 
 
 class TokenTrie(NamedTuple):
@@ -35,6 +42,23 @@ class TokenTrie(NamedTuple):
     ends: Flags
     ending: IntArray
     characters: IntArray
+
+
+class Characters(NamedTuple):
+    """The characters along the paths of a trie.
+
+    `code` has for each node the number in `codes` of the character that ends with it, INSIDE or INVALID. `opened` has
+    for a node inside a character the number in `ranges` of the characters that it may become, else -1. A range has the
+    lowest and the highest code point, and the bytes to come.
+    """
+
+    code: NDArray[np.int32]
+    codes: IntArray
+    opened: NDArray[np.int32]
+    ranges: list[tuple[int, int, int]]
+
+
+INSIDE, INVALID = -1, -2
 
 
 class Vocabulary:
@@ -73,6 +97,64 @@ class Vocabulary:
         self._containing: dict[bytes, IntArray] = {}
         self.characters = self.trie.characters[self.nodes]
         """Number of characters that begin in every token, shape (tokens,)."""
+
+    @cached_property
+    def spelling(self) -> Characters:
+        """The characters along the paths of the trie: UTF-8 as Python decodes it (Unicode 15, table 3-7)."""
+        trie, size = self.trie, self.trie.first.size
+        value, left, total = np.zeros(size, np.intp), np.zeros(size, np.intp), np.zeros(size, np.intp)
+        valid = np.ones(size, dtype=np.bool_)
+        least = np.array([0, 0, 0x80, 0x800, 0x10000])
+        for first, end in pairwise(trie.levels[1:]):
+            parent, byte = trie.parent[first:end], trie.byte[first:end]
+            begins, goes_on = left[parent] == 0, (byte >= 0x80) & (byte < 0xC0)
+            sizes = 1 + (byte >= 0xC2) + (byte >= 0xE0) + (byte >= 0xF0)
+            total[first:end] = np.where(begins, sizes, total[parent])
+            left[first:end] = np.where(begins, sizes, left[parent]) - 1
+            own = np.where(sizes == 1, byte, byte & (0xFF >> sizes + 1))
+            value[first:end] = np.where(begins, own, value[parent] << 6 | byte & 0x3F)
+            valid[first:end] = valid[parent] & np.where(
+                begins, (byte < 0x80) | ((byte > 0xC1) & (byte < 0xF5)), goes_on
+            )
+        low = np.maximum(value << 6 * left, least[total])
+        high = np.minimum(((value + 1) << 6 * left) - 1, 0x10FFFF)
+        valid &= (low <= high) & ~((low >= 0xD800) & (high <= 0xDFFF))
+        for first, end in pairwise(trie.levels[1:]):
+            valid[first:end] &= valid[trie.parent[first:end]]
+        whole, opened = valid & (left == 0), valid & (left > 0)
+        code, number = np.full(size, INVALID, dtype=np.int32), np.full(size, -1, dtype=np.int32)
+        codes, code[whole] = np.unique(value[whole], return_inverse=True)
+        code[opened] = INSIDE
+        ranges, which = np.unique(np.column_stack([low, high, left])[opened], axis=0, return_inverse=True)
+        number[opened] = which.ravel()
+        return Characters(code, codes, number, [(each[0], each[1], each[2]) for each in ranges.tolist()])
+
+    @cached_property
+    def leaps(self) -> tuple[str, ...]:
+        """Some tokens of each length, plain words above all: limits on tokens are judged by them (S19)."""
+        found: dict[tuple[int, int, bool], list[str]] = {}
+        for text in self.texts:
+            if len(text) <= MAX_LEAP and text.isascii():
+                said = text.decode()
+                kind = len(said), len(said.split()) + said.count("\n"), said.strip().isalpha()
+                several = found.setdefault(kind, [])
+                if len(several) < LEAPS_OF_A_KIND:
+                    several.append(said)
+        return tuple(each for several in found.values() for each in several)
+
+    def pieces(self, texts: Iterable[bytes]) -> list[str]:
+        """Longest tokens at each place of these texts, without those of parts of characters."""
+        found: dict[str, None] = {}
+        for text in texts:
+            for at in range(len(text)):
+                longest = self.beginnings(text[at : at + MAX_LEAP])[-1:]
+                found |= {self.texts[number].decode("utf-8", "replace"): None for number in longest}
+        return [each for each in found if "\ufffd" not in each]
+
+    @cached_property
+    def numbers(self) -> dict[bytes, int]:
+        """Number of each text."""
+        return {text: number for number, text in enumerate(self.texts)}
 
     @cached_property
     def most_words(self) -> int:
@@ -150,6 +232,10 @@ class Vocabulary:
     def beginning_with(self, prefix: bytes) -> range:
         """Range of all texts that begin with `prefix`, itself included."""
         return range(bisect_left(self.texts, prefix), bisect_right(self.texts, prefix + b"\xff" * self.longest))
+
+    def between(self, low: bytes, high: bytes) -> range:
+        """Range of all texts from `low` on, and before `high`."""
+        return range(bisect_left(self.texts, low), bisect_left(self.texts, high))
 
     def tokens_within(self, first: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
         """Tokens of the texts in many ranges `first .. end`, and for each token the index of its range."""

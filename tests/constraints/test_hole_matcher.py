@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from lmql_lite.constraints import automaton as automata
 from lmql_lite.constraints import hole_matcher
-from lmql_lite.constraints import masks as walks
-from lmql_lite.constraints.atoms import NEVER
-from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
-from lmql_lite.constraints.masks import MASKS_BYTES, Recent
-from lmql_lite.constraints.search import DistanceSearch
-from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.step_table import NOWHERE
 from lmql_lite.constraints.terms import (
     And,
-    Begins,
     Choice,
     Constant,
     Contains,
@@ -35,18 +23,14 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.units import COUNTED_ALONE, UNITS, Occurrences, measured
+from lmql_lite.constraints.token_masks import MASKS_BYTES, Recent
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.constraints.walk import Walk, walk
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.models.demo import DemoModel
 from lmql_lite.models.scripted import ScriptedTokenizer
 
 TOKENIZER = ScriptedTokenizer((*ScriptedTokenizer().vocabulary[258:], b"cats", b"cat", b"s\n", b"aa", b"ab", b"\nc"))
 VOCABULARY = Vocabulary(TOKENIZER.vocabulary, TOKENIZER.eos)
 HOLE = Span("test.lq", "[X]", 0, 3)
-TEXTS = tuple("".join(text).encode() for size in range(7) for text in product("ab z", repeat=size))
-"""All texts of at most six of these characters, short ones first."""
 
 
 def opened(term: Term, following: bytes = b"", max_tokens: int = 1024) -> HoleMatcher:
@@ -102,10 +86,10 @@ def test_stops_before_cut_where_the_phrase_began(phrase: bytes, said: bytes, val
 
 
 def test_stops_before_judge_the_value_without_the_phrase() -> None:
-    """S15: the phrase may break a bound, lie outside the options or contain a forbidden phrase."""
-    full = opened(And((Stop(b"END", inclusive=False), Length(0, 3)))).advance(b"abc")
-    assert full.ending is None and allowed(full) == {b"E", None}
-    assert full.advance(b"END").value == b"abc"
+    """S15: in one token, the phrase may break a bound, lie outside the options or contain a forbidden phrase."""
+    full = opened(And((Stop(b"END", inclusive=False), Length(0, 3)))).advance(b"ab")
+    assert full.ending is None and full.advance(b"END").value == b"ab" and full.advance(b"cEND").value == b"abc"
+    assert full.advance(b"c").ending == "bound", "the phrase is not waited for"
     choice = opened(And((Stop(b"\n", inclusive=False), Choice((b"cat", b"dog"))))).advance(b"cat")
     assert choice.advance(b"\nc").value == b"cat"
     assert opened(And((Stop(b"no", inclusive=False), Not(Contains(b"no"))))).advance(b"xno").value == b"x"
@@ -256,39 +240,6 @@ def _fields(term: Term) -> dict[str, object]:
     return {name: getattr(term, name) for name in type(term).__slots__ if name != "span"}
 
 
-def row_of(automaton: Automaton, state: int) -> NDArray[np.intp]:
-    return np.array([after for after, _ in automaton.steps(state)], dtype=np.intp)
-
-
-def test_utf8_is_what_python_decodes() -> None:
-    """S15: every sequence of at most three bytes, and the limits of the four-byte ones."""
-    automaton = Automaton(And(()))
-    firsts = np.flatnonzero(row_of(automaton, automaton.start) != NOWHERE).tolist()
-    assert firsts == [byte for byte in range(256) if _begins(bytes([byte]))]
-    for first in firsts:
-        row = row_of(automaton, int(row_of(automaton, automaton.start)[first]))
-        for second in range(256):
-            assert (row[second] != NOWHERE) == _begins(bytes([first, second])), (first, second)
-            if row[second] != NOWHERE and first >= 0xF0:
-                third = row_of(automaton, int(row[second]))
-                assert [b for b in range(256) if third[b] != NOWHERE] == list(range(0x80, 0xC0))
-
-
-def _begins(data: bytes) -> bool:
-    return any(
-        _is_text(data + rest)
-        for rest in (b"", b"\x80", b"\xbf", b"\x80\x80", b"\xbf\xbf", b"\x80\x80\x80", b"\xbf\xbf\xbf")
-    )
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def test_tokens_without_bytes_are_never_allowed_and_end_of_text_only_by_its_ids() -> None:
     """Law 3: also if a tokenizer has bytes for its end-of-text."""
     vocabulary = Vocabulary((None, b"<eos>", b"", b"a", b"<", b"<e"), frozenset({1}))
@@ -367,8 +318,9 @@ def test_words_sentences_and_tokens_are_counted() -> None:
     tokens = opened(Length(2, 2, "tokens"))
     assert None not in allowed(tokens.advance(b"the")) and tokens.advance(b"the").advance(b"cat").ending == "bound"
     assert opened(And((Choice((b"cat",)), Length(3, 3, "tokens")))).forced() == b"", "each token is asked for"
+    assert allowed(opened(And((Length(0, 1, "tokens"), Contains(b"cats"))))) == {b"cats"}
     with pytest.raises(ConstraintError, match="token limits"):
-        opened(And((Length(0, 2, "tokens"), Contains(b"cats"))))
+        opened(And((Length(0, 2, "tokens"), Length(99, None))))
 
 
 def test_a_character_that_may_be_white_space_leads_into_no_dead_end() -> None:
@@ -403,76 +355,6 @@ def test_a_sentence_is_a_word_as_well_so_that_three_sentences_of_two_words_are_r
         opened(And((Length(3, 3, "sentences"), Length(2, 2, "words"))))
 
 
-def test_the_distance_of_two_units_is_that_of_the_shortest_text_with_both() -> None:
-    texts = ["".join(text) for size in range(7) for text in product("a. \n", repeat=size)]
-    units = (*[unit for unit in UNITS if unit not in COUNTED_ALONE], Occurrences(b"a"), Occurrences(b". "))
-    sizes = {unit: [measured(text, unit) for text in texts] for unit in units}
-    for first, second in combinations(units, 2):
-        for least, most, other in product(range(4), repeat=3):
-            term = And((Length(least, None, first), Length(0, most, first), Length(other, other + 1, second)))
-            automaton = Automaton(term)
-            fits = [
-                len(text)
-                for text, one, two in zip(texts, sizes[first], sizes[second], strict=True)
-                if least <= one <= most and other <= two <= other + 1
-            ]
-            far = automaton.distance(automaton.start, 0)
-            assert far == min(fits) if fits else far > 6, term
-
-
-@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 300))])
-def test_what_is_missing_of_phrases_that_are_counted_is_the_shortest_text_with_them(seed: int) -> None:
-    """Also for phrases that overlap or contain each other, from any text."""
-    dice = random.Random(seed)
-    letters = dice.choice(["ab", "ab", "ab "])
-    phrases = {"".join(dice.choices(letters, k=dice.randint(1, 3))) for _ in range(dice.randint(1, 4))}
-    lengths = [Length(dice.randint(0, 1), 6)]
-    for phrase in sorted(phrases):
-        least = dice.randint(0, 3)
-        lengths.append(Length(least, dice.choice([least, least + 1, None]), Occurrences(phrase.encode())))
-    if letters == "ab":  # if phrases have spaces, a line feed, which TEXTS lack, may separate words
-        lengths.append(Length(dice.randint(0, 3), dice.choice([3, 4, None]), "words"))
-    term = And(tuple(lengths))
-    automaton = Automaton(term)
-    fits = [text for text in TEXTS if satisfies(term, text)]
-    for text in [b"", *dice.sample(TEXTS[:400], 40)]:
-        state, count = automaton.start, 0
-        for byte in text:
-            state, count = automaton.step(state, count, byte)
-        far = automaton.distance(state, count) if state != NOWHERE else NEVER
-        nearest = min((len(fit) - len(text) for fit in fits if fit.startswith(text)), default=NEVER)
-        assert far == nearest, (term, text)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_what_is_known_of_counts_without_a_search_is_what_a_search_finds(seed: int) -> None:
-    """Also inside a character, which may turn out to be white space, and for many places at once."""
-    dice = random.Random(seed)
-    pieces = ("a", "b", "z", " ", ".", "!", "\n", "é", "€", "\u2003", "\u00a0", "😀")
-    for _ in range(60):
-        lengths: list[Term] = [Length(0, dice.randint(4, 12))]
-        for kind in dice.choices(["words", "sentences", "sentences", "phrase", "phrase"], k=dice.randint(1, 2)):
-            phrase = Occurrences("".join(dice.choices("abz.", k=dice.randint(1, 3))).encode())
-            least = dice.randint(0, 4)
-            unit = phrase if kind == "phrase" else dice.choice(["words", "sentences"])
-            lengths.append(Length(least, dice.choice([least, least + 2, None]), unit))
-        automaton = Automaton(And(tuple(lengths)))
-        searched = DistanceSearch(automaton, automaton.counts, False, False, automaton.term)
-        for _ in range(12):
-            text = "".join(dice.choices(pieces, k=dice.randint(0, 7))).encode()
-            state, count = automaton.start, 0
-            for byte in text[: dice.randint(0, len(text))]:
-                state, count = automaton.step(state, count, byte)
-            if state == NOWHERE:
-                continue
-            far = searched.distance(state, count)
-            assert automaton.distance(state, count) == far and automaton.lives(state, count) == (far < NEVER)
-            if automaton.has_margins:
-                values = np.array([automaton.counts.unpack(count)])
-                [found] = automaton.distances(np.array([state]), values, np.zeros((0, 1), dtype=np.intp))
-                assert far <= found and (found < NEVER or far == NEVER or not automaton.is_exact)
-
-
 def test_lines_are_counted_and_the_last_one_may_lack_its_end() -> None:
     lines = opened(And((Length(2, 3, "lines"), Length(0, 9))))
     assert None not in allowed(lines.advance(b"a\n")) and None in allowed(lines.advance(b"a\nb"))
@@ -489,8 +371,8 @@ def test_a_stop_may_be_a_pattern() -> None:
     assert stop.advance(b"a12").advance(b"\n-").value == b"a12\n"
     before = opened(StopPattern("[0-9]{1,3}\n", 0, False)).advance(b"a12")
     assert (before.advance(b"\n-").value, before.certain) == (b"a", 1)
-    with pytest.raises(ConstraintError, match="too many texts"):
-        opened(StopPattern("[0-9]+\n", 0, False)).advance(b"1" * 300)
+    with pytest.raises(ConstraintError, match=r"more than .* states"):
+        opened(StopPattern("[0-9]+\n", 0, False))
 
 
 def test_a_token_may_reach_from_a_pattern_into_the_text_behind_it() -> None:
@@ -501,63 +383,3 @@ def test_a_token_may_reach_from_a_pattern_into_the_text_behind_it() -> None:
     assert b"cat" in allowed(reached)
     passed = opened(Choice((b"cats", b"dog")), following=b"\n-").advance(b"cat").advance(b"s\n")
     assert (passed.value, passed.text, passed.ending) == (b"cats", b"cats\n", "end-of-text")
-
-
-def test_a_condition_was_too_large_because_of_what_other_holes_had_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = random.Random(3)
-    phrases = tuple(bytes(dice.choices(b"abcdefgh", k=12)) for _ in range(60))
-    term = Begins(phrases)
-    expected = [Engine(VOCABULARY).matcher(term, b"", 1024, "X", HOLE) for _ in phrases]
-    monkeypatch.setattr(automata, "STATE_BUDGET", 160)
-    engine = Engine(VOCABULARY)
-    automaton = engine.automaton(term)
-    for phrase, alone in zip(phrases, expected, strict=True):
-        matcher = engine.matcher(term, b"", 1024, "X", HOLE)
-        for byte in phrase:
-            assert matcher.forced() == alone.forced()
-            assert (matcher.allowed(b"", 1024) == alone.allowed(b"", 1024)).all()
-            assert matcher.longest_valid(phrase) == alone.longest_valid(phrase)
-            matcher, alone = (each.advance(bytes([byte])) for each in (matcher, alone))
-        assert matcher.may_end
-    assert automaton.is_full
-
-
-@pytest.mark.parametrize("following", [b"", b", one "])
-@pytest.mark.parametrize(
-    "term",
-    [
-        And((Length(4, 7, "words"), Stop(b"ing ", inclusive=True), Length(0, 60))),
-        And((Length(0, 3, Occurrences(b"the")), Length(2, 2, Occurrences(b"o")), Length(0, 60))),
-        And((Contains(b"token"), Length(0, 9, "words"), Length(0, 2, "sentences"))),
-        And((Stop(b"ing ", inclusive=False), Stop(b"\n", inclusive=True), Length(0, 60), Contains(b"the"))),
-        And((Or((Contains(b"token"), Length(0, 40))), Not(Contains(b"tion")), Length(0, 80))),
-        And((Matches("[a-zA-Z0-9, ]+"), Not(Contains(b"than")))),
-    ],
-)
-def test_a_walk_that_says_what_differs_from_another_gives_the_same_masks(
-    term: Term, following: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = DemoModel.load().tokenizer
-    vocabulary = Vocabulary(tokenizer.vocabulary, tokenizer.eos)
-    alike = 0
-
-    def counted(*given: Any) -> Walk:
-        nonlocal alike
-        found = walk(*given)
-        alike += found.is_like or (found.tokens is None and found.nodes is None)
-        return found
-
-    def masks(of_its_own: bool) -> list[NDArray[np.bool_]]:
-        monkeypatch.setattr(walks, "walk", lambda *given: walk(*given[:-1], None) if of_its_own else counted(*given))
-        matcher = Engine(vocabulary).matcher(term, following, 64, "X", HOLE)
-        found = []
-        text = tokenizer.encode(b"In the tokens than one thing or the other")
-        for left, token in zip(range(64, 0, -1), text, strict=False):
-            found += [matcher.allowed(b"", left), matcher.allowed(b"", 3)]
-            if not found[-2][token]:
-                break
-            matcher = matcher.advance(tokenizer.vocabulary[token] or b"")
-        return found
-
-    together = zip(masks(False), masks(True), strict=True)
-    assert all((one == other).all() for one, other in together) and alike

@@ -1,0 +1,579 @@
+"""Masks over a vocabulary at the places of one automaton. Bytes exist only here: tokens may end inside characters."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cached_property
+from threading import Lock
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmql_lite.constraints.counts import IntArray, Values
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.text_automaton import FAR, NOWHERE, AnyStop, Automaton, Flags
+from lmql_lite.constraints.vocabulary import INSIDE, Vocabulary
+
+MASKS_BYTES = 64 * 2**20
+WALKS_BYTES = 128 * 2**20
+NEAR_KEPT = 256
+MAX_LEFT = 3
+"""Most bytes that a character lacks."""
+CONTINUING = (b"\x80", b"\xc0")
+"""First byte of those that continue a character, and the byte after the last one."""
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Recent(Generic[Key, Value]):
+    """An LRU cache bounded in bytes. A single entry may exceed the bound. Threads may share it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: Key, value: Value, num_bytes: int) -> Value:
+        """Stores a value unless the key has one, and returns the stored value: another thread may have put it first."""
+        with self._lock:
+            entry = self._entries.setdefault(key, (value, num_bytes))
+            if entry[0] is value:
+                self.num_bytes += num_bytes
+            while self.num_bytes > self.max_bytes and len(self._entries) > 1:
+                self.num_bytes -= self._entries.popitem(last=False)[1][1]
+            return entry[0]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Place(NamedTuple):
+    """Place of a text in an automaton, after its last whole character.
+
+    `begun` has the bytes of the character that is not complete. `before` has earlier places, where a stop may still
+    cut the value back to one of them.
+    """
+
+    state: int
+    values: Values
+    begun: bytes = b""
+    before: tuple[tuple[int, Values], ...] = ()
+
+
+class Advance(NamedTuple):
+    """Place after a token, and if the hole has ended, why. The value ends `cut` bytes before the end of the token."""
+
+    place: Place
+    ending: Ending | None
+    cut: int
+
+
+class Ends(NamedTuple):
+    """Distinct places to which tokens lead: states and what was added to the counts.
+
+    A place inside a character has number `owners[i]` for each class that the character may have: it is as far from an
+    end as the nearest of the places `states[i]` after it, and the bytes `left[i]` to it.
+    """
+
+    states: IntArray
+    added: IntArray
+    owners: IntArray
+    next_states: IntArray
+    next_added: IntArray
+    left: IntArray
+
+    def far(self, automaton: Automaton, values: Values) -> IntArray:
+        here = np.array(values, dtype=np.intp)
+        far = automaton.far(self.states, self.added + here)
+        if self.owners.size:
+            far[self.owners] = FAR
+            np.minimum.at(far, self.owners, automaton.far(self.next_states, self.next_added + here) + self.left)
+        return np.minimum(far, FAR)
+
+
+class Stopped(NamedTuple):
+    """Tokens that pass a stop, by the place where the value is judged: that of the stop, or of the text before it.
+
+    A place of the text before the token is given by the number of `characters` from its end, else that is -1.
+    """
+
+    stop: AnyStop
+    states: IntArray
+    added: IntArray
+    characters: IntArray
+    tokens: IntArray
+    which: NDArray[np.int32]
+
+
+class Passed(NamedTuple):
+    """Tokens that leave a complete value at some place and go on with the text that follows the hole.
+
+    `at_start` is true for the place before the token.
+    """
+
+    states: IntArray
+    added: IntArray
+    at_start: Flags
+    tokens: IntArray
+    which: NDArray[np.int32]
+
+
+class Walk(NamedTuple):
+    """All that tokens lead to from one state. `which` has the number in `ends` of every token, shape (vocabulary,)."""
+
+    ends: Ends
+    which: NDArray[np.int32]
+    stopped: list[Stopped]
+    passed: Passed | None
+
+    @property
+    def size_bytes(self) -> int:
+        return 1000 + self.which.nbytes + 16 * sum(each.tokens.size for each in (*self.stopped, self.passed) if each)
+
+
+class Memory:
+    """Caches of the masks of one vocabulary, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self.walks: Recent[tuple[Masks, int, bytes], Walk] = Recent(WALKS_BYTES)
+        self.masks: Recent[tuple[object, ...], Flags] = Recent(MASKS_BYTES)
+        self.near: dict[tuple[object, ...], Flags] = {}
+
+
+class Masks:
+    """Masks of one automaton over one vocabulary, and the effect of tokens."""
+
+    def __init__(self, automaton: Automaton, vocabulary: Vocabulary, following: bytes, memory: Memory) -> None:
+        self.automaton = automaton
+        self.vocabulary = vocabulary
+        self._memory = memory
+        self._following = following if automaton.closed else b""
+
+        self.start = Place(automaton.start, automaton.counts.zero)
+
+    @property
+    def shortest(self) -> int:
+        """Distance of the empty text; FAR if nothing meets the condition. Raises TooLarge."""
+        return self.automaton.shortest
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the empty text is the only value."""
+        return self.holds(self.start) and not self.goes_on(self.start)
+
+    def may_end(self, place: Place, text: bytes) -> bool:
+        return self.holds(place)
+
+    @cached_property
+    def _kinds(self) -> NDArray[np.int32]:
+        """Class of the character that ends at each node of the trie, INSIDE or INVALID."""
+        spelling, kinds = self.vocabulary.spelling, self.automaton.classes
+        of_codes = np.append(kinds.of_codes(spelling.codes), [-2, -1]).astype(np.int32)
+        return of_codes[spelling.code]
+
+    @cached_property
+    def _open_kinds(self) -> list[list[int]]:
+        """Classes that the characters of each open range may have."""
+        return [self.automaton.classes.between(low, high) for low, high, _ in self.vocabulary.spelling.ranges]
+
+    # Judging -----------------------------------------------------------------------------------------------------
+
+    def distance(self, place: Place) -> int:
+        """Bytes, or tokens, to a valid end; FAR if there is none."""
+        if not place.begun:
+            return self.automaton.distance(place.state, place.values)
+        opened = open_range(place.begun)
+        if opened is None:
+            return FAR
+        low, high, left = opened
+        values = self.automaton.counts.add(place.values, tuple(left * one for one in self.automaton.token))
+        found = [self.automaton.step(place.state, values, kind) for kind in self.automaton.classes.between(low, high)]
+        return min(left + min(self.automaton.distance(*each) for each in found), FAR)
+
+    def lives(self, place: Place) -> bool:
+        return self.distance(place) < FAR
+
+    def holds(self, place: Place) -> bool:
+        """True if the hole may end here by the model's own decision."""
+        return not place.begun and self.automaton.distance(place.state, place.values) == 0
+
+    def goes_on(self, place: Place) -> bool:
+        """True if some longer text can still end well."""
+        return bool(self.automaton.ways(place.state, place.values).any())
+
+    def certain(self, place: Place, text: bytes) -> int:
+        """Number of leading bytes of the text that no stop can cut off any more."""
+        if not self.automaton.cuts_back:
+            return len(text)
+        whole = text[: len(text) - len(place.begun)]
+        return len(whole) - bytes_of_last(whole, self.automaton.undecided(place.state))
+
+    def after(self, place: Place, text: bytes, data: bytes, tokens: int) -> Advance | None:
+        """Effect of bytes that follow a text and count as `tokens` tokens; None if they are not allowed."""
+        automaton = self.automaton
+        said, at = text + data, len(text) - len(place.begun)
+        before, left = place.values, None
+        place = place._replace(begun=b"")
+        place = place._replace(values=automaton.counts.add(before, tuple(tokens * one for one in automaton.token)))
+        while at < len(said):
+            if left is None and automaton.closed and at >= len(text):
+                ended = place._replace(values=before) if at == len(text) else place
+                if self.holds(ended) and not self.lives(place._replace(begun=said[at : at + 1])):
+                    left = Advance(ended, "end-of-text", len(said) - at)  # unless the whole token can be kept
+            character = next_character(said, at)
+            if character is None:
+                place = place._replace(begun=said[at:])
+                return Advance(place, None, 0) if self.lives(place) else left
+            at += len(character.encode())
+            previous, place = place, self._step(place, character)
+            if place.state == NOWHERE:
+                return left
+            back = self._fired_stop(place, previous)
+            if back is not None:
+                return Advance(place, "stop", bytes_of_last(said[:at], back) + len(said) - at)
+        if not self.lives(place):
+            return left
+        if self.holds(place) and not self.goes_on(place):
+            return Advance(place, "forced" if automaton.closed else "bound", 0)
+        return Advance(place, None, 0)
+
+    def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
+        """Number of leading bytes of `data` that fit after a text."""
+        automaton = self.automaton
+        state, values, begun, before = place
+        said, at, stuck = text + data, len(text) - len(begun), None
+        while at < len(said):
+            here = Place(state, values, b"", before)
+            character = next_character(said, at)
+            end = len(said) if character is None else at + len(character.encode())
+            step = None
+            if character is not None:
+                step = self._step(here, character)
+                if self._fired_stop(step, here) is not None:
+                    return len(data)
+            for until in range(max(at, len(text)) + 1, end + 1) if stuck is None else ():
+                there = step if step is not None and until == end else here._replace(begun=said[at:until])
+                if not self.lives(there):
+                    if until == at + 1 and automaton.closed and self.holds(here):
+                        return len(data)
+                    stuck = until - 1 - len(text)
+                    break
+            if stuck is not None and (step is None or not automaton.undecided(step.state)):
+                return stuck
+            if step is None:
+                break
+            state, values, _, before = step
+            at = end
+        return len(data) if stuck is None else stuck
+
+    def _step(self, place: Place, character: str) -> Place:
+        """Place after a whole character."""
+        automaton = self.automaton
+        state, values = automaton.step(place.state, place.values, automaton.classes.of_character(character))
+        pending = automaton.undecided(state)
+        before = (*place.before, (place.state, place.values))[-pending:] if pending else ()
+        return Place(state, values, b"", before)
+
+    def _fired_stop(self, place: Place, previous: Place) -> int | None:
+        """Number of last characters that a stop cuts off at a place; None if no stop fires there."""
+        for stop, back in self.automaton.cuts(place.state):
+            history = (*previous.before, (previous.state, previous.values))
+            state, values = history[-back] if back else (place.state, place.values)
+            judged = self.automaton.counts.with_tokens_of(np.array([values], dtype=np.intp), place.values)
+            if self.automaton.fires(stop, np.array([state]), judged)[0]:
+                return back
+        return None
+
+    def forced(self, place: Place, text: bytes) -> bytes:
+        """Characters that must come next whatever the model prefers."""
+        automaton = self.automaton
+        found = ""
+        if place.begun or any(automaton.token):
+            return b""
+        state, values = place.state, place.values
+        while automaton.distance(state, values) != 0:
+            ways = np.flatnonzero(automaton.ways(state, values))
+            only = automaton.classes.only(int(ways[0])) if ways.size == 1 else None
+            if only is None:
+                break
+            found += only
+            state, values = automaton.step(state, values, int(ways[0]))
+            if any(automaton.cuts(state)):
+                break
+        return found.encode()
+
+    # Masks -------------------------------------------------------------------------------------------------------
+
+    def mask(self, place: Place, text: bytes, held: bytes, tokens_left: int) -> Flags:
+        automaton, memory = self.automaton, self._memory
+        if place.begun or CONTINUING[0] <= held[:1] < CONTINUING[1]:
+            return self._inside_character(place, text, held, tokens_left)
+        limit = tokens_left if tokens_left <= automaton.farthest + MAX_LEFT else 0
+        near = self, automaton.alike(place.state, place.values, self.vocabulary.longest), place.before, held, limit
+        mask = memory.near.get(near)
+        if mask is None:
+            mask = self._mask(place, held, limit or FAR)
+            if len(memory.near) >= NEAR_KEPT:
+                memory.near.clear()
+            memory.near[near] = mask
+        return mask
+
+    def _mask(self, place: Place, held: bytes, tokens_left: int) -> Flags:
+        automaton, vocabulary = self.automaton, self.vocabulary
+        walk = self._walk(place.state, held)
+        here = automaton.counts.add(place.values, automaton.token)
+        far = walk.ends.far(automaton, here)
+        good = far < min(tokens_left, FAR)
+        fired = [self._fired(each, place, here) for each in walk.stopped]
+        ends = not held and self.holds(place)
+        passed, closing = np.zeros(0, dtype=np.bool_), b""
+        if walk.passed is not None:
+            passed = self._complete(walk.passed, place, here)
+        if ends and automaton.closed and not self._following:
+            closing = (~self._first_bytes(place.state, here)).tobytes()
+        late = (~good & (far < FAR)).tobytes() if closing or passed.any() else b""
+        key = (
+            self,
+            place.state,
+            held,
+            good.tobytes(),
+            *(each.tobytes() for each in fired),
+            passed.tobytes(),
+            closing,
+            late,
+            ends,
+        )
+        mask = self._memory.masks.get(key)
+        if mask is not None:
+            return mask
+        mask = np.zeros(vocabulary.size, dtype=np.bool_)
+        if walk.passed is not None:
+            mask[walk.passed.tokens[passed[walk.passed.which]]] = True
+        if closing:
+            # tokens that continue no option or pattern end a complete one (S18)
+            mask |= np.frombuffer(closing, dtype=np.bool_)[vocabulary.first_bytes] & (vocabulary.nodes > 0)
+        if late:
+            mask &= ~np.frombuffer(late, dtype=np.bool_)[walk.which]
+        mask |= good[walk.which]
+        for each, flags in zip(walk.stopped, fired, strict=True):
+            mask[each.tokens[flags[each.which]]] = True
+        if held:
+            # `held` is settled and belongs to no hole, so a token that is a prefix of it costs the hole nothing
+            mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
+        mask[vocabulary.eos] = ends
+        mask.flags.writeable = False
+        return self._memory.masks.put(key, mask, mask.nbytes + 1000)
+
+    def _fired(self, stopped: Stopped, place: Place, here: Values) -> Flags:
+        states, values = stopped.states, stopped.added + np.array(here, dtype=np.intp)
+        if place.before:
+            states, values = states.copy(), values.copy()
+            for at in np.flatnonzero(stopped.characters > 0).tolist():
+                states[at], values[at] = place.before[-stopped.characters[at]]
+        values = self.automaton.counts.with_tokens_of(values, here)
+        return self.automaton.fires(stopped.stop, states, values)
+
+    def _complete(self, passed: Passed, place: Place, here: Values) -> Flags:
+        """Flags of the places that are complete values and that the following text does not continue."""
+        automaton = self.automaton
+        values = passed.added + np.array(here, dtype=np.intp)
+        values[passed.at_start] = place.values
+        found: Flags = automaton.far(passed.states, values) == 0
+        for at in np.flatnonzero(found).tolist():
+            goes_on = self._first_bytes(int(passed.states[at]), tuple((passed.added[at] + here).tolist()))
+            found[at] = not goes_on[self._following[0]]
+        return found
+
+    def _first_bytes(self, state: int, values: Values) -> Flags:
+        """Flags of the bytes with which the text can go on, tokens counted already."""
+        automaton, classes = self.automaton, self.automaton.classes
+        width = len(classes.samples)
+        states, added = automaton.follow(np.full(width, state), np.arange(width))
+        lives: Flags = automaton.far(states, added + np.array(values, dtype=np.intp)) < FAR
+        found: Flags = np.zeros(256, dtype=np.bool_)
+        for low, high in classes.ranges(lives):
+            found[chr(low).encode()[0] : chr(high).encode()[0] + 1] = True
+        return found
+
+    def _inside_character(self, place: Place, text: bytes, held: bytes, tokens_left: int) -> Flags:
+        """The mask where only few tokens can be allowed: those that begin with the rest of a character."""
+        vocabulary, found = self.vocabulary, list[int]()
+        for number in vocabulary.beginning_with(held) if held else vocabulary.between(*CONTINUING):
+            data = vocabulary.texts[number][len(held) :]
+            after = self.after(place, text, data, 1) if data else None
+            if after is None:
+                continue
+            rest = data[len(data) - after.cut :]
+            if after.ending == "end-of-text":
+                follows = self._following.startswith(rest) or rest.startswith(self._following)
+                found += [number] if (self._following and follows) or (not held and after.cut == len(data)) else []
+            elif after.ending or self.distance(after.place) < tokens_left:
+                found.append(number)
+        mask = np.zeros(vocabulary.size, dtype=np.bool_)
+        mask[vocabulary.tokens_of([*found, *(vocabulary.beginnings(held) if held else ())])] = True
+        mask.flags.writeable = False
+        return mask
+
+    # Walks -------------------------------------------------------------------------------------------------------
+
+    def _walk(self, state: int, held: bytes) -> Walk:
+        key = self, state, held
+        walk = self._memory.walks.get(key)
+        if walk is None:
+            walk = self._walked(state, held)
+            self._memory.walks.put(key, walk, walk.size_bytes)
+        return walk
+
+    def _walked(self, state: int, held: bytes) -> Walk:
+        automaton, vocabulary, trie = self.automaton, self.vocabulary, self.vocabulary.trie
+        dims = len(automaton.counts.units)
+        at = np.zeros(trie.first.size, dtype=np.int32)
+        added = np.zeros((trie.first.size, dims), dtype=np.int16)
+        kinds = self._kinds
+        root = vocabulary.node(held)
+        nodes = np.array([] if root is None else [root], dtype=np.intp)
+        at[nodes] = state
+        reached = [nodes]
+        while nodes.size:
+            first = trie.children[nodes]
+            sizes = trie.children[nodes + 1] - first
+            parent = np.repeat(np.arange(sizes.size), sizes)
+            children = np.arange(parent.size) + (first - np.cumsum(sizes) + sizes)[parent]
+            kind, here = kinds[children], at[nodes][parent]
+            valid = kind > -2
+            children, kind, here, parent = children[valid], kind[valid], here[valid], parent[valid]
+            whole = kind >= 0
+            after, more = automaton.follow(here[whole], kind[whole])
+            at[children] = here
+            at[children[whole]] = after
+            if dims:
+                added[children] = added[nodes][parent]
+                added[children[whole]] += more.astype(np.int16)
+            nodes = children[at[children] != NOWHERE]
+            reached.append(nodes)
+        met = np.concatenate(reached)
+        return Walk(
+            *self._ends(at, added), self._stopped(met, root, at, added), self._passed(met, root, held, at, added)
+        )
+
+    def _ends(self, at: NDArray[np.int32], added: NDArray[np.int16]) -> tuple[Ends, NDArray[np.int32]]:
+        automaton, nodes, spelling = self.automaton, self.vocabulary.nodes, self.vocabulary.spelling
+        states, opened = np.where(nodes > 0, at[nodes], NOWHERE), spelling.opened[nodes]
+        gained = added[nodes].astype(np.intp)
+        _, first, which = distinct_rows(states, opened + 1, *gained.T)
+        ends, gains, opens = states[first].astype(np.intp), gained[first], opened[first]
+        owners, kinds = list[int](), list[int]()
+        for owner in np.flatnonzero((opens >= 0) & (ends != NOWHERE)).tolist():
+            several = self._open_kinds[opens[owner]]
+            owners += [owner] * len(several)
+            kinds += several
+        owning = np.array(owners, dtype=np.intp)
+        after, more = automaton.follow(ends[owning], np.array(kinds, dtype=np.intp))
+        left = np.array([spelling.ranges[number][2] for number in opens[owning].tolist()], dtype=np.intp)
+        more = more + left[:, None] * np.array(automaton.token, dtype=np.intp)  # the rest of a character costs tokens
+        return Ends(ends, gains, owning, after, gains[owning] + more, left), which
+
+    def _stopped(
+        self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int16]
+    ) -> list[Stopped]:
+        automaton, trie, whole = self.automaton, self.vocabulary.trie, self._kinds
+        found = []
+        for stop, cut, states in automaton.stopping if automaton.stops else ():
+            nodes = met[np.isin(at[met], states) & (whole[met] >= 0) & (met != root)]
+            judged, characters = nodes.copy(), np.full(nodes.size, cut)
+            while (moving := (characters > 0) & (judged > 0)).any():
+                characters[moving] -= whole[judged[moving]] >= 0
+                judged[moving] = trie.parent[judged[moving]]
+                inside = moving & (characters == 0) & (whole[judged] == INSIDE)
+                while inside.any():  # the value ends where a character does
+                    judged[inside] = trie.parent[judged[inside]]
+                    inside &= whole[judged] == INSIDE
+            states_of, gained = at[judged].astype(np.intp), added[judged].astype(np.intp)
+            _, first, which = distinct_rows(states_of, characters, *gained.T)
+            tokens, ranges = self.vocabulary.tokens_within(trie.first[nodes], trie.end[nodes])
+            judged_at = states_of[first], gained[first], characters[first]
+            found.append(Stopped(stop, *judged_at, tokens, which[ranges]))
+        return found
+
+    def _passed(
+        self, met: IntArray, root: int | None, held: bytes, at: NDArray[np.int32], added: NDArray[np.int16]
+    ) -> Passed | None:
+        """Tokens that read the following text after a place between two characters."""
+        vocabulary, trie = self.vocabulary, self.vocabulary.trie
+        if not self._following or root is None:
+            return None
+        origins = met[(self._kinds[met] >= 0) | (met == root)]
+        nodes, number = origins, np.arange(origins.size)
+        first, end, which = [], [], []
+        for byte in self._following:
+            child = np.searchsorted(trie.key, nodes * 256 + byte)
+            exists = trie.key[np.minimum(child, trie.key.size - 1)] == nodes * 256 + byte
+            nodes, number = child[exists], number[exists]
+            whole = trie.ends[nodes]
+            first.append(trie.first[nodes[whole]])
+            end.append(trie.first[nodes[whole]] + 1)
+            which.append(number[whole])
+        first.append(trie.first[nodes])
+        end.append(trie.end[nodes])
+        which.append(number)
+        tokens, ranges = vocabulary.tokens_within(np.concatenate(first), np.concatenate(end))
+        number = np.concatenate(which)[ranges]
+        used, number = np.unique(number, return_inverse=True)
+        states, gained = at[origins[used]].astype(np.intp), added[origins[used]].astype(np.intp)
+        at_start = origins[used] == root
+        _, distinct, which_place = distinct_rows(states, at_start, *gained.T)
+        places = states[distinct], gained[distinct], at_start[distinct]
+        return Passed(*places, tokens, which_place[number.ravel()])
+
+
+def distinct_rows(*columns: NDArray[np.integer]) -> tuple[IntArray, IntArray, NDArray[np.int32]]:
+    """Keys of distinct rows, an index of each, and the number of every row, from columns of small numbers."""
+    key = columns[0].astype(np.int64)
+    for column in columns[1:]:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    distinct, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return distinct, first, which.ravel().astype(np.int32)
+
+
+def next_character(data: bytes, at: int) -> str | None:
+    """The whole character at a place of the data; None if there is none."""
+    byte = data[at]
+    size = 1 + (byte >= 0xC2) + (byte >= 0xE0) + (byte >= 0xF0)
+    try:
+        return data[at : at + size].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def open_range(data: bytes) -> tuple[int, int, int] | None:
+    """Lowest and highest character that these bytes begin, and the bytes to come; None if they begin none."""
+    size = 1 + (data[0] >= 0xC2) + (data[0] >= 0xE0) + (data[0] >= 0xF0)
+    left = size - len(data)
+    if left < 0 or 0x80 <= data[0] < 0xC2 or data[0] > 0xF4 or not all(0x80 <= byte < 0xC0 for byte in data[1:]):
+        return None
+    value = data[0] if size == 1 else data[0] & 0xFF >> size + 1
+    for byte in data[1:]:
+        value = value << 6 | byte & 0x3F
+    low = max(value << 6 * left, (0, 0, 0x80, 0x800, 0x10000)[size])
+    high = min((value + 1 << 6 * left) - 1, 0x10FFFF)
+    return None if low > high or (low >= 0xD800 and high <= 0xDFFF) else (low, high, left)
+
+
+def bytes_of_last(text: bytes, characters: int) -> int:
+    """Number of bytes of the last characters of a text."""
+    at = len(text)
+    while characters:
+        at -= 1
+        characters -= text[at] & 0xC0 != 0x80
+    return len(text) - at
