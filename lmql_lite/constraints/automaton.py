@@ -1,411 +1,758 @@
-"""A term as an automaton over bytes, built lazily: content is in states, lengths are in counts.
+"""A condition as an automaton over characters: content is in states, lengths are in counts.
 
-A configuration is (state, count). The state combines the machines that read content with UTF-8 validity; the count has
-what the term's lengths compare, and flags (`counters.Counts`). Liveness of a configuration is exact (S19), so a mask
-built on it never leads into a dead end.
+A *place* is a state with its counts. Characters that no part of the condition tells apart are one class. The distance
+of every place to the nearest valid end is in a table (S19), filled backwards, one level for each number of characters.
+A long pattern and a large choice need no table: their states are made when they are met.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import reduce
-from itertools import groupby
-from operator import or_
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from threading import RLock
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, UNFINISHED, UTF8, Atoms, OptionMachine
-from lmql_lite.constraints.counters import Goal
-from lmql_lite.constraints.missing import Margin
-from lmql_lite.constraints.phrases import AnyStop, Past, TermState
-from lmql_lite.constraints.search import ONE_BYTE, DistanceSearch, Edge, Reach, Witness, too_large
+from lmql_lite.constraints.charset import SURROGATES, Ranges, contains
+from lmql_lite.constraints.counts import (
+    DEAD,
+    Counts,
+    EdgeMachine,
+    LackMachine,
+    OccurrenceCounter,
+    OptionMachine,
+    PartCounter,
+    PhraseMachine,
+    Values,
+)
+from lmql_lite.constraints.pattern import MATCH, UnsupportedPattern, program
 from lmql_lite.constraints.simplify import simplify
-from lmql_lite.constraints.step_table import NO_STEP, NOWHERE, UNKNOWN, Expanded, Step, StepTable, Successor
-from lmql_lite.constraints.term_machine import TermMachine
-from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Matches, Term, is_closed
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Ends,
+    Lacks,
+    Length,
+    Matches,
+    Not,
+    Or,
+    Stop,
+    StopPattern,
+    Term,
+    is_closed,
+)
+from lmql_lite.constraints.units import Occurrences, Unit
+from lmql_lite.errors import ConstraintError
 
 IntArray = NDArray[np.intp]
+Numbers = NDArray[np.signedinteger]
+Flags = NDArray[np.bool_]
+AnyStop = Stop | StopPattern
 
-STATE_BUDGET = 100_000
+FAR = 60_000
+"""Distance of a place from which no end can be reached."""
+NOWHERE = 0
+"""State of texts that nothing can make valid."""
+MAX_STATES = 30_000
+MAX_STEPS = 8_000_000
+"""Most states times classes of characters times machines that are explored."""
+MAX_EDGES = 4_000_000
+"""Most edges between places of one level."""
+MAX_COUNTERS = 12
+"""Most of words, sentences, lines and phrases that are counted."""
+MAX_CELLS = 100_000_000
+"""Most edges that may be followed to fill a table, which takes about half a second."""
+LEVEL_COST = 3_000
+"""Edges that cost as much time as a level itself."""
+MAX_KEPT = 30_000_000
+"""Most distances in a table, two bytes each."""
 
-KINDS = np.array(UTF8.table, dtype=np.int16)
-ALL_BYTES = slice(256)
+
+class TooLarge(ConstraintError):
+    """A condition needs more states or counts than an automaton may have."""
+
+
+class Content(Protocol):
+    """A machine that reads characters and judges the text. The state DEAD means that no continuation holds."""
+
+    start: int
+    sets: list[Ranges]
+
+    def step(self, state: int, character: str) -> int: ...
+
+    def holds(self, state: int) -> bool: ...
+
+
+class PatternMachine:
+    """Subsets of a program's instructions, numbered as they are met."""
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._program = program(pattern, flags)
+        self.sets = self._program.sets
+        self.start = 0 if self._program.start else DEAD
+        self._places = [self._program.start]
+        self._numbers = {self._program.start: 0}
+
+    def step(self, state: int, character: str) -> int:
+        if state == DEAD:
+            return DEAD
+        steps = [self._program.step(place) for place in self._places[state] if place != MATCH]
+        after = self._program.enter(frozenset([step.then for step in steps if contains(step.characters, character)]))
+        if not after:
+            return DEAD
+        number = self._numbers.setdefault(after, len(self._places))
+        if number == len(self._places):
+            self._places.append(after)
+        return number
+
+    def holds(self, state: int) -> bool:
+        return state != DEAD and MATCH in self._places[state]
+
+    def need(self, state: int) -> tuple[int, int]:
+        """Fewest characters to a match, and bytes of the shortest such text."""
+        return min(self._program.shortest[place] for place in self._places[state])
+
+
+class StopMachine:
+    """Finds where matches of a stop end.
+
+    If the value is cut before them, an instruction has the age of its oldest match, in characters.
+    """
+
+    start = 0
+
+    def __init__(self, stop: AnyStop) -> None:
+        if isinstance(stop, Stop):
+            self._program = program("".join(f"\\U{ord(each):08x}" for each in stop.phrase.decode()), 0)
+        else:
+            self._program = program(stop.pattern, stop.flags)
+        self._ages = not stop.inclusive
+        self.sets = self._program.sets
+        self._places: list[dict[int, int]] = [{}]
+        self._numbers: dict[frozenset[tuple[int, int]], int] = {frozenset(): 0}
+
+    def step(self, state: int, character: str) -> int:
+        here = dict.fromkeys(self._program.start, 0) | self._places[state]
+        after: dict[int, int] = {}
+        for place, age in here.items():
+            if place != MATCH and contains((step := self._program.step(place)).characters, character):
+                for reached in self._program.enter(frozenset([step.then])):
+                    after[reached] = max(after.get(reached, 0), age + self._ages)
+        number = self._numbers.setdefault(frozenset(after.items()), len(self._places))
+        if number == len(self._places):
+            self._places.append(after)
+        return number
+
+    def cut(self, state: int) -> int | None:
+        """Number of last characters that the stop cuts off here; None if no match ends here."""
+        return self._places[state].get(MATCH)
+
+    def pending(self, state: int) -> int:
+        """Number of last characters that may turn out to be cut off."""
+        return max(self._places[state].values(), default=0)
+
+
+class Table:
+    """Distances to the nearest end. Levels that are equal share a row.
+
+    `starts` has the first level of each row, ascending; `rows` has shape (rows, states, indices).
+    """
+
+    def __init__(self, starts: list[int], rows: NDArray[np.uint16]) -> None:
+        self.rows = rows
+        self._starts, self._start_array = starts, np.array(starts, dtype=np.intp)
+        reached = rows[rows < FAR]
+        self.farthest = int(reached.max()) if reached.size else 0
+        """Greatest distance of all places that reach an end."""
+
+    def far(self, levels: IntArray, states: IntArray, indices: IntArray) -> IntArray:
+        rows = np.searchsorted(self._start_array, levels, side="right") - 1
+        return self.rows[rows, states, indices].astype(np.intp)
+
+    def row_of(self, level: int) -> int:
+        return bisect_right(self._starts, level) - 1
+
+
+class Classes(NamedTuple):
+    """A partition of the characters. `kinds` has the class of the code points from each of `cuts` on."""
+
+    cuts: IntArray
+    kinds: IntArray
+    samples: list[str]
+    """A character of each class."""
+    sizes: IntArray
+    """Bytes of the characters of each class."""
+
+    @classmethod
+    def of(cls, sets: Iterable[Ranges]) -> Classes:
+        distinct = list(dict.fromkeys(sets))
+        borders = {0, 0x80, 0x800, 0x10000, 0xD800, 0xE000}
+        for ranges in distinct:
+            borders.update(code for low, high in ranges for code in (low, high + 1))
+        cuts = np.array(sorted(borders - {0x110000}), dtype=np.intp)
+        told = np.searchsorted(np.array([0x80, 0x800, 0x10000]), cuts, side="right")
+        for ranges in distinct:
+            if ranges:
+                lows, highs = np.array(ranges).T
+                range_of = np.searchsorted(lows, cuts, side="right") - 1
+                inside = (range_of >= 0) & (cuts <= highs[range_of])
+                _, told = np.unique(told * 2 + inside, return_inverse=True)
+        gap = cuts == SURROGATES[0]
+        numbers: dict[int, int] = {}
+        samples: list[int] = []
+        for at, kind in enumerate(told.tolist()):
+            if not gap[at] and numbers.setdefault(kind, len(numbers)) == len(samples):
+                samples.append(int(cuts[at]))
+        kinds = np.array([numbers.get(kind, 0) for kind in told.tolist()], dtype=np.intp)
+        sizes = np.array([len(chr(code).encode()) for code in samples], dtype=np.intp)
+        return cls(cuts, kinds, list(map(chr, samples)), sizes)
+
+    def of_codes(self, codes: IntArray) -> IntArray:
+        return self.kinds[np.searchsorted(self.cuts, codes, side="right") - 1]
+
+    def of_character(self, character: str) -> int:
+        return int(self.kinds[np.searchsorted(self.cuts, ord(character), side="right") - 1])
+
+    def ranges(self, wanted: Flags) -> list[tuple[int, int]]:
+        """Ranges of code points of some classes. The characters of a range have equally many bytes."""
+        ends = [*(self.cuts[1:] - 1).tolist(), 0x10FFFF]
+        pairs = zip(self.cuts.tolist(), ends, wanted[self.kinds].tolist(), strict=True)
+        return [(low, high) for low, high, is_wanted in pairs if is_wanted and low != SURROGATES[0]]
+
+    def single(self) -> Flags:
+        """Flags of each class alone, shape (classes, classes)."""
+        return np.eye(len(self.samples), dtype=np.bool_)
+
+    def only(self, kind: int) -> str | None:
+        """The character of a class that has no other."""
+        at = np.flatnonzero(self.kinds == kind)
+        at = at[self.cuts[at] != SURROGATES[0]]
+        is_one = at.size == 1 and (*self.cuts.tolist(), 0x110000)[at[0] + 1] == self.cuts[at[0]] + 1
+        return self.samples[kind] if is_one else None
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Classes of the characters in a range of code points that is not empty."""
+        first, end = np.searchsorted(self.cuts, [low, high], side="right") - (1, 0)
+        kinds = self.kinds[first:end]
+        return sorted(set(kinds[self.cuts[first:end] != SURROGATES[0]].tolist()))
+
+
+class Place(NamedTuple):
+    """Place of a text in an automaton, after its last whole character.
+
+    `begun` has the bytes of the character that is not complete. `before` has the places after earlier characters, at
+    which a stop may still cut the value off.
+    """
+
+    state: int
+    values: Values
+    begun: bytes = b""
+    before: tuple[tuple[int, Values], ...] = ()
 
 
 class Automaton:
-    """Automaton of one term, for any vocabulary, shared by all holes with an equal term.
+    """Automaton of one term. Threads may share it: it is only added to, under a lock.
 
-    It grows lazily and never drops a state. Threads may share it: what is known is only added to, and is read without a
-    lock; new parts are built under one.
+    With `leaps`, which are texts of tokens, distances are in tokens: a leap counts as one, and so does any byte.
     """
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Term, leaps: Sequence[str] = ()) -> None:
         self.term = term
         simple = simplify(term)
         self.closed = is_closed(simple)
-        self._machine = TermMachine(simple)
-        self._machines, self._stops = self._machine.machines, self._machine.stops
-        self._missing = self._machine.missing
-        self.has_stops = bool(self._stops.all)
-        self.cuts_back = bool(self._stops.cutting)
+        self._term = _counted(simple)
+        self._leaps = leaps
+        parts = list(atoms(self._term))
+        lengths = [atom for atom in parts if isinstance(atom, Length)]
+        self.counts = Counts(lengths)
+        self._borders = sorted({0, *_borders(lengths)})
+        """Numbers of characters from which on some comparison has another result."""
+        self._slots: dict[int, int] = {}
+        """Maps the `id` of an atom to its machine."""
+        self._contents: list[Content] = []
+        known: dict[Term, int] = {}
+        for atom in parts:
+            if isinstance(atom, Choice | Matches | Begins | Ends | Lacks):
+                slot = known.setdefault(atom, len(known))  # equal atoms share a machine
+                if slot == len(self._contents):
+                    self._contents.append(_machine(atom))
+                self._slots[id(atom)] = slot
+        self.stops = tuple(dict.fromkeys(atom for atom in parts if isinstance(atom, AnyStop)))
+        self.cuts_back = any(not stop.inclusive for stop in self.stops)
         """True if the term has STOPS_BEFORE, which cuts the value before the place where the stop is reached."""
-        self.counts = self._machine.counts
-        self.only_phrases = self._machine.only_phrases
-        """True if only phrases, characters and words are compared, and what is missing is known without a search."""
-        self.phrases_help = self._machine.phrases_help
-        self.has_margins = self._machine.only_phrases or self._machine.only_counts
-        self.regions, self.crowd = self._machine.regions, self._missing.crowd
-        self.token = self.counts.one("tokens")
-        """Increment of the counts for one token."""
-        self.is_choice = isinstance(simple, Choice) or (
-            isinstance(simple, And) and any(isinstance(part, Choice) for part in simple.terms)
-        )
-        is_plain = self.only_phrases or isinstance(simple, Choice | Matches | Begins | Ends)
-        self.is_exact = self.has_margins and self._missing.are_apart
-        """True if `distances` need no search to confirm them; otherwise they are upper bounds."""
-        self._search = DistanceSearch(self, self.counts, is_plain, self._machine.only_counts and self.is_exact, term)
-        self._options = self._machines[0] if isinstance(simple, Choice) else None
-        self.forces_nothing = bool(self.token) or (self._machine.only_counts and not self.counts.walked)
+        self._watches = [StopMachine(stop) for stop in self.stops]
+        self._counters: list[tuple[Unit, PartCounter | OccurrenceCounter]] = [
+            (unit, OccurrenceCounter(unit.phrase) if isinstance(unit, Occurrences) else PartCounter(unit))
+            for unit in self.counts.units
+            if unit not in ("characters", "tokens")
+        ]
+        self.token = self.counts.vector(["tokens"])
+        machines = [*self._contents, *self._watches, *(machine for _, machine in self._counters)]
+        self._machines: Sequence[Content | StopMachine | PartCounter | PhraseMachine] = machines
+        self.classes = Classes.of(each for machine in machines for each in machine.sets)
+        self._rows: list[dict[int, list[int]]] = [{} for _ in machines]
+        lazy = self._contents[0] if _is_lazy(self._term) else None
+        self._lazy = lazy if isinstance(lazy, PatternMachine) else None
         self._lock = RLock()
-        self.is_full = False
-        self._places: list[TermState] = []
-        self._numbers: dict[TermState, int] = {}
-        self._entered: dict[Successor, int] = {}
-        """States of successors, for terms whose stops cut nothing: then a successor determines its state."""
-        self._table = StepTable(self.counts)
-        self._expanded: dict[int, Expanded] = {}
-        self._edges: dict[int, tuple[Edge, ...]] = {}
-        self._reached: list[bool] = []
-        self._ahead: list[tuple[Goal, ...]] = []
-        self._behind: list[tuple[Goal, ...]] = []
-        self._pending: list[int] = []
-        """For each state, flags that were raised by bytes that may still be cut off, as part of a count."""
-        self._held: dict[tuple[int, tuple[int, ...], int], bool] = {}
-        """Results of `holds` by state, region of the counts (its `low`) and flags."""
-        start = TermState((0,) * len(self._machines), 0, ())
-        for state in (UNKNOWN, NOWHERE):  # no text ends or continues there
-            self._add(start._replace(utf8=1))
-            self._ahead[state] = ()
-        self._expanded[NOWHERE] = Expanded(np.full(256, DEAD, dtype=np.int16), [], [NO_STEP])
-        self.start = self._number(start)
+        self._parts: list[tuple[int, ...]] = []
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._expanded: list[bool] = [True]
+        width = len(self.classes.samples)
+        self._next = np.zeros((64, width), dtype=np.int32)
+        self._codes = np.zeros((64, width), dtype=np.int16)
+        self._parts.append(())
+        self._needs = np.full((64, 2), FAR, dtype=np.intp)
+        """Of the states of a long pattern: fewest characters to a match, and bytes of the shortest such text."""
+        self.start = self._number(tuple(machine.start for machine in machines))
+        units = [self.counts.vector([unit]) for unit, _ in self._counters[:MAX_COUNTERS]]
+        self._vectors = np.zeros((1 << len(units), len(self.counts.units)), dtype=np.intp)
+        """What a character adds to the counts, by the bits of the counters that it raises."""
+        self._vectors += np.array(self.counts.vector(["characters"]), dtype=np.intp)
+        for bit, unit in enumerate(units):
+            self._vectors[np.arange(len(self._vectors)) >> bit & 1 == 1] += np.array(unit, dtype=np.intp)
+        self._added: list[Values] = list(map(tuple, self._vectors.tolist()))
+        self._cuts: dict[int, tuple[tuple[AnyStop, int], ...]] = {}
 
-    # Building ----------------------------------------------------------------------------------------------------
+    # States ------------------------------------------------------------------------------------------------------
 
-    def _number(self, place: TermState) -> int:
-        number = self._numbers.get(place)
+    def _number(self, parts: tuple[int, ...]) -> int:
+        number = self._numbers.get(parts)
         if number is None:
-            number = len(self._places)
-            if number >= STATE_BUDGET:
-                self.is_full = True
-                raise too_large(self.term, STATE_BUDGET)
-            self._add(place)
-            self._numbers[place] = number
+            if self._is_hopeless(parts):
+                number = NOWHERE
+            else:
+                number = len(self._parts)
+                if number >= MAX_STATES or number * len(self.classes.samples) * (4 + len(parts)) > MAX_STEPS:
+                    raise _too_many_states(self.term)
+                self._parts.append(parts)
+                self._expanded.append(False)
+                if number >= len(self._next):
+                    self._next = np.concatenate([self._next, np.zeros_like(self._next)])
+                    self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
+                    self._needs = np.concatenate([self._needs, np.full_like(self._needs, FAR)])
+                if self._lazy is not None:
+                    self._needs[number] = self._lazy.need(parts[0])
+            self._numbers[parts] = number
         return number
 
-    def _add(self, place: TermState) -> None:
-        self._places.append(place)
-        self._reached.append(self.has_stops and bool(self._stops.reached(place.atoms)))
-        self._ahead.append(self._machine.goals(place.atoms, UNFINISHED[place.utf8]))
-        self._behind.append(self._goals_behind(place) if place.before else ())
-        self._pending.append(self.counts.flagged(self._raised_in(place, len(place.before))) if place.before else 0)
+    def _is_hopeless(self, parts: tuple[int, ...]) -> bool:
+        """True if no continuation can hold, and no stop may cut the text back to a value that does."""
+        watched = parts[len(self._contents) :]
+        for stop, watch, part in zip(self.stops, self._watches, watched, strict=False):
+            if not stop.inclusive and watch.pending(part):
+                return False
+        return self._cannot_hold(self._term, parts)
 
-    def _expand(self, state: int) -> Expanded:
-        """Groups the bytes of a state by their successors. Successors are numbered when they are asked for."""
-        place = self._places[state]
-        moves = [machine.moves(atom) for machine, atom in zip(self._machines, place.atoms, strict=True)]
-        raised = self._machine.raised(place.atoms) if self.cuts_back or self.counts.num_flags else {}
-        special = sorted(set[int](raised).union(*(move.special for move in moves)))
-        other = tuple(move.other for move in moves)
-        successors: dict[Successor, int] = {(other, after, 0): after for after in range(len(UNFINISHED))}
-        utf8, kinds = UTF8.table[place.utf8], KINDS[place.utf8].copy()
-        # one column of successors for each special byte, with one entry for each machine
-        columns = zip(*([move.special.get(byte, move.other) for byte in special] for move in moves), strict=True)
-        for byte, column in zip(special, columns, strict=bool(moves)):
-            if utf8[byte] != DEAD:
-                key = column, utf8[byte], raised.get(byte, 0)
-                kinds[byte] = successors.setdefault(key, len(successors))
-        return self._expanded.setdefault(state, Expanded(kinds, list(successors), [*[None] * len(successors), NO_STEP]))
+    def _cannot_hold(self, term: Term, parts: tuple[int, ...]) -> bool:
+        match term:
+            case Constant(holds):
+                return not holds
+            case And(terms):
+                return any(self._cannot_hold(part, parts) for part in terms)
+            case Or(terms):
+                return all(self._cannot_hold(part, parts) for part in terms)
+            case Choice() | Matches() | Begins() | Ends() | Lacks():
+                return parts[self._slots[id(term)]] == DEAD
+        return False
 
-    def _enter_kinds(self, state: int, wanted: list[int] | slice) -> Expanded:
-        """Numbers the successors of a state for the bytes in `wanted`, and writes them to the table."""
+    def expand(self, states: IntArray) -> None:
+        """Makes the successors of these states known."""
+        for state in states.tolist():
+            if not self._expanded[state]:
+                with self._lock:
+                    self._expand(state)
+
+    def _expand(self, state: int) -> None:
+        if self._expanded[state]:
+            return
+        if len(self._counters) > MAX_COUNTERS:
+            raise _too_many_counts(self.term)
+        samples = self.classes.samples
+        rows = []
+        for machine, known, part in zip(self._machines, self._rows, self._parts[state], strict=True):
+            row = known.get(part)
+            if row is None:
+                row = known[part] = [machine.step(part, sample) for sample in samples]
+            rows.append(row)
+        after = list(zip(*rows, strict=True)) if rows else [()] * len(samples)
+        numbers = [self._numbers.get(parts, DEAD) for parts in after]
+        numbers = [self._number(parts) if at == DEAD else at for at, parts in zip(numbers, after, strict=True)]
+        codes = [0] * len(samples)
+        first = len(self._contents) + len(self._watches)
+        for bit, (_, counter) in enumerate(self._counters):
+            before = self._parts[state][first + bit]
+            for kind, then in enumerate(rows[first + bit]):
+                if counter.adds(before, then):
+                    codes[kind] |= 1 << bit
+        self._next[state], self._codes[state] = numbers, codes
+        self._expanded[state] = True
+
+    def explore(self) -> None:
+        """Makes all states known."""
         with self._lock:
-            expanded = self._expanded.get(state) or self._expand(state)
-            kinds, successors, steps = expanded
-            try:
-                for kind in set(kinds[wanted].tolist()):
-                    steps[kind] = steps[kind] or self._enter_kind(state, successors[kind])
-            finally:  # also if there are too many states: those that were entered are known
-                self._table.write(state, expanded)
-            return expanded
+            state = 1
+            while state < len(self._parts):
+                self._expand(state)
+                state += 1
 
-    def _enter_kind(self, state: int, successor: Successor) -> Step:
-        """Step to a successor: the next state, and the increment of the counts."""
-        after = self._entered.get(successor, UNKNOWN)
-        if after == UNKNOWN:
-            after = self._enter(self._places[state], *successor)
-            if not self.cuts_back:
-                self._entered[successor] = after
-            self._table.make_room(len(self._places), self._expanded)
-        return after, self._gain(state, after, successor[2]) if after != NOWHERE else 0
+    def follow(self, states: Numbers, kinds: Numbers) -> tuple[IntArray, IntArray]:
+        """Next states after characters of some classes, and what these add to the counts."""
+        if self._lazy is not None:
+            self.expand(np.unique(states))
+        else:
+            assert self.table
+        return self._next[states, kinds].astype(np.intp), self._vectors[self._codes[states, kinds]]
 
-    def _gain(self, state: int, after: int, raised: int) -> int:
-        """Increment of the counts for a byte that raises flags. Flags of bytes that may be cut off are added later."""
-        if not (self.counts.units or self.counts.num_flags):
-            return 0
-        place, then = self._places[state], self._places[after]
-        added = self._machine.added(place.atoms, then.atoms, place.utf8 == 0)
-        if self.cuts_back:
-            settled = [past.raised for past in place.before] + [raised]
-            for flags in settled[: len(settled) - len(then.before)]:
-                added |= flags
-            return added
-        return added | raised
+    def row(self, state: int) -> list[tuple[int, int]]:
+        """Next state after each class of characters, and a number for what the class adds to the counts."""
+        self.expand(np.array([state]))
+        return list(zip(self._next[state].tolist(), self._codes[state].tolist(), strict=True))
 
-    def _enter(self, place: TermState, after: Atoms, utf8: int, raised: int) -> int:
-        """State after one byte, NOWHERE if no continuation can meet the term."""
-        matched = max((machine.under_way(after[slot]) for slot, machine in self._stops.cutting), default=0)
-        # while STOPS_BEFORE may be matching, the text itself may be dead: the values before its match are judged too
-        past = Past(self._machine.judged(place.atoms), min(place.utf8, 1), raised)
-        before = (*place.before, past)[-matched:] if matched else ()
-        if self._machine.goals(after) or any(self._machine.may_hold(past.atoms) for past in before):
-            return self._number(TermState(after, utf8, before))
-        return NOWHERE
+    def step(self, place: Place, kind: int) -> Place:
+        """Place after a character of a class, with no token counted."""
+        state = place.state
+        if not self._expanded[state]:
+            self.expand(np.array([state]))
+        after = int(self._next[state, kind])
+        pending = self.undecided(after)
+        before = (*place.before, (state, place.values))[-pending:] if pending else ()
+        return Place(after, self.counts.add(place.values, self._added[self._codes[state, kind]]), b"", before)
 
-    def _goals_behind(self, place: TermState) -> tuple[Goal, ...]:
-        """Goals, in counts and flags here, with which a stop may still cut the text to a value that meets the term."""
-        found: list[Goal] = []
-        packed, after = 0, place.atoms
-        for at in reversed(range(len(place.before))):
-            past = place.before[at]
-            if self.counts.units:
-                packed += self._machine.added(past.atoms, after, past.utf8 == 0)
-            after = past.atoms
-            if past.utf8:
-                continue  # no phrase begins inside a character
-            since = self.counts.unpack(packed)
-            flags = self._raised_in(place, at)
-            for goal in self._machine.goals(past.atoms):
-                if goal.num_bytes == 0 and not goal.unwanted & flags:
-                    # the tokens of the stop phrase count too, and some of them are still to come
-                    bounds = tuple(
-                        (0 if unit == "tokens" else low + more, high + more)
-                        for unit, more, (low, high) in zip(self.counts.units, since, goal.bounds, strict=True)
-                    )
-                    found.append(goal._replace(bounds=bounds, wanted=goal.wanted & ~flags))
-        return tuple(dict.fromkeys(found))
-
-    def _raised_in(self, place: TermState, many: int) -> int:
-        """Flags that were raised by the first `many` of the bytes that may be cut off."""
-        return self.counts.flags(reduce(or_, (past.raised for past in place.before[:many]), 0))
-
-    def _added_since(self, place: TermState, back: int) -> int:
-        """Increment of the counts by the last `back` bytes, without tokens: a value is charged for tokens cut off."""
-        pasts = place.before[-back:]
-        following = (*(past.atoms for past in pasts[1:]), place.atoms)
-        return sum(
-            self._machine.added(past.atoms, after, past.utf8 == 0) for past, after in zip(pasts, following, strict=True)
-        )
-
-    def resume(self, other: Automaton, state: int) -> int:
-        """State in this automaton that equals a state of another automaton with the same term."""
-        with self._lock:
-            return self._number(other._places[state])
-
-    # Walking -----------------------------------------------------------------------------------------------------
-
-    def follow(self, places: IntArray, out: IntArray | None = None) -> IntArray:
-        """Next states, each times 256, for many places. A place is a state times 256 plus a byte."""
-        after = self._table.after(places, out)
-        if after.size and after.min() == UNKNOWN:
-            unknown = np.unique(places[after == UNKNOWN]).tolist()
-            for state, some in groupby(unknown, lambda place: place >> 8):
-                self._enter_kinds(state, [place & 0xFF for place in some])
-            after = self._table.after(places, out)
-        return after
-
-    def steps(self, state: int) -> list[Step]:
-        """Next state and increment of the counts, without tokens, for each of the 256 bytes."""
-        kinds, _, steps = self._enter_kinds(state, ALL_BYTES)
-        return [steps[kind] or NO_STEP for kind in kinds.tolist()]
-
-    def edges(self, state: int) -> tuple[Edge, ...]:
-        edges = self._edges.get(state)
-        if edges is None:
-            expanded = self._enter_kinds(state, ALL_BYTES)
-            kinds, steps = expanded.kinds.tolist(), expanded.steps
-            found: dict[Step, tuple[int, int]] = {}
-            for kind, how_many in Counter(kinds).items():  # in the order of their first bytes
-                step = steps[kind] or NO_STEP
-                if step[0] != NOWHERE:
-                    first, many = found.get(step, (kinds.index(kind), 0))
-                    found[step] = first, many + how_many
-            each = (Edge(*step, step[1] + self.token, *at) for step, at in found.items())
-            edges = self._edges[state] = tuple(sorted(each, key=lambda edge: -edge.how_many))  # the likeliest first
-        return edges
-
-    def step(self, state: int, count: int, byte: int) -> tuple[int, int]:
-        """Configuration after one byte, with no token counted."""
-        if not self._table.is_known(state, byte):
-            self._enter_kinds(state, [byte])
-        kinds, _, steps = self._expanded[state]
-        after, gain = steps[kinds[byte]] or NO_STEP
-        return after, self.counts.add(count, gain)
-
-    def added(self, lane: int) -> IntArray:
-        """Increments in one of `Counts.lanes`, indexed by the places of `follow`."""
-        return self._table.added(lane)
-
-    def undecided(self, state: int) -> int:
-        """Number of last bytes that may turn out to belong to a match before which the value is cut."""
-        return len(self._places[state].before)
-
-    @property
-    def stop_states(self) -> NDArray[np.bool_]:
-        """True for each state at which some stop ends exactly: only there can `cut` be other than None."""
-        return np.array(self._reached, dtype=np.bool_)
+    def fired(self, place: Place, previous: Place) -> int | None:
+        """Number of last characters that a stop cuts off at a place; None if no stop fires there."""
+        for stop, back in self.cuts(place.state):
+            history = (*previous.before, (previous.state, previous.values))
+            state, values = history[-back] if back else (place.state, place.values)
+            judged = self.counts.with_tokens_of(np.array([values], dtype=np.intp), place.values)
+            if self.fires(stop, np.array([state]), judged)[0]:
+                return back
+        return None
 
     # Judging -----------------------------------------------------------------------------------------------------
 
-    def holds(self, state: int, count: int) -> bool:
-        """True if the hole may end here by the model's own decision."""
-        counts = self.counts
-        region = self.regions.find(counts.unpack(count)).low if counts.units else ()
-        key = state, region, count >> counts.flags_at
-        known = self._held.get(key)
+    def far(self, states: IntArray, values: IntArray) -> IntArray:
+        """Distances of many places: 0 where the hole may end, FAR where no end can be reached."""
+        if self._lazy is not None:
+            needs = self._needs[states]
+            if not self.counts.units:
+                return needs[:, 1]
+            limit = self.counts.sizes[0] - 2
+            fits = np.minimum(values[:, 0], limit + 1) + needs[:, 0] <= limit
+            return np.where(fits, needs[:, 1], FAR)
+        levels, indices = self.counts.places(values)
+        found: IntArray = self.table.far(levels, states, indices)
+        return found
+
+    def distance(self, state: int, values: Values) -> int:
+        if self._lazy is not None:
+            return int(self.far(np.array([state]), np.array([values], dtype=np.intp))[0])
+        level, index = self.counts.place(values)
+        return int(self.table.rows[self.table.row_of(level), state, index])
+
+    @property
+    def shortest(self) -> int:
+        """Distance of the empty text; FAR if nothing meets the term. Raises TooLarge."""
+        return self.distance(self.start, self.counts.zero)
+
+    def ways(self, state: int, values: Values) -> Flags:
+        """True for each class of characters with which the text can go on."""
+        width = len(self.classes.samples)
+        states, added = self.follow(np.full(width, state), np.arange(width))
+        lives: Flags = self.far(states, added + np.array(self.counts.add(values, self.token), dtype=np.intp)) < FAR
+        return lives
+
+    def first_bytes(self, state: int, values: Values) -> Flags:
+        """Flags of the bytes with which the text can go on, no token counted."""
+        width = len(self.classes.samples)
+        states, added = self.follow(np.full(width, state), np.arange(width))
+        lives: Flags = self.far(states, added + np.array(values, dtype=np.intp)) < FAR
+        found: Flags = np.zeros(256, dtype=np.bool_)
+        for low, high in self.classes.ranges(lives):
+            found[chr(low).encode()[0] : chr(high).encode()[0] + 1] = True
+        return found
+
+    def alike(self, state: int, values: Values, longest: int) -> tuple[int, ...]:
+        """Equal for places that tokens of at most `longest` characters do not tell apart."""
+        if self._lazy is not None:
+            return state, *values
+        level, index = self.counts.place(values)
+        row = self.table.row_of(level)
+        return (state, row, index) if row == self.table.row_of(level + longest) else (state, -level, index)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Memory, once it is known; that of a long pattern is not known in advance."""
+        return 2000 + 2 * self._next.size + (0 if self._lazy is not None else self.table.rows.nbytes)
+
+    @cached_property
+    def farthest(self) -> int:
+        """Greatest distance that matters to a limit of tokens."""
+        return FAR if self._lazy is not None else self.table.farthest
+
+    def cuts(self, state: int) -> tuple[tuple[AnyStop, int], ...]:
+        """Stops that are reached here, in the order of the term, each with the number of characters that it cuts."""
+        if not self.stops or state == NOWHERE:
+            return ()
+        known = self._cuts.get(state)
         if known is None:
-            place = self._places[state]
-            known = self._held[key] = not place.utf8 and self._machine.holds(place.atoms, count | self._pending[state])
+            watched = self._parts[state][len(self._contents) :]
+            each = zip(self.stops, self._watches, watched, strict=False)
+            found = [(stop, cut) for stop, watch, part in each if (cut := watch.cut(part)) is not None]
+            known = self._cuts[state] = tuple(found)
         return known
 
-    def grounds(self, state: int, count: int) -> tuple[int, int]:
-        """Two sets of flags such that the hole may end here if all of the first are raised, and none of the second."""
-        place = self._places[state]
-        if self.holds(state, count):
-            wanted, unwanted = self._machine.grounds(place.atoms, count | self._pending[state])
-            return wanted & ~self.counts.flags(self._pending[state]), unwanted
-        back = self.cut(state, count)
-        assert back, "the hole ends here"
-        past, before = place.before[-back], self._raised_in(place, len(place.before) - back)
-        count = count - self._added_since(place, back) | self.counts.flagged(before)
-        wanted, unwanted = self._machine.grounds(past.atoms, count)
-        return wanted & ~before, unwanted
+    def undecided(self, state: int) -> int:
+        """Number of last characters that may turn out to be cut off."""
+        if not self.cuts_back or state == NOWHERE:
+            return 0
+        watched = self._parts[state][len(self._contents) :]
+        pairs = zip(self.stops, self._watches, watched, strict=False)
+        return max(watch.pending(part) for stop, watch, part in pairs if not stop.inclusive)
 
-    def may_hold(self, state: int) -> bool:
-        """True if `holds` is true for some count."""
-        place = self._places[state]
-        return not place.utf8 and self._machine.may_hold(place.atoms)
+    @cached_property
+    def stopping(self) -> list[tuple[AnyStop, int, IntArray]]:
+        """Stops with the number of characters that they cut, and the states at which they are reached."""
+        found: dict[tuple[AnyStop, int], list[int]] = {}
+        for state in range(len(self._parts)):
+            for reached in self.cuts(state):
+                found.setdefault(reached, []).append(state)
+        return [(*reached, np.array(states, dtype=np.intp)) for reached, states in found.items()]
 
-    def cut(self, state: int, count: int) -> int | None:
-        """Number of last bytes of the text that a stop cuts off here; None if no stop fires.
+    def fires(self, stop: AnyStop, states: IntArray, values: IntArray) -> Flags:
+        """True for each value, given by its place, for which a stop ends the hole that was reached after it (S13)."""
+        levels, indices = self.counts.places(values)
+        fired = self._judge(self._term, states, levels, indices, stop)[1]
+        return np.broadcast_to(fired, states.shape)
 
-        If several stops end at once, the first one in the term whose guard holds decides.
+    def _judge(
+        self, term: Term, states: IntArray, levels: IntArray, indices: IntArray, reached: AnyStop | None
+    ) -> tuple[Flags, Flags]:
+        """Whether values meet the term, and whether the stop that was just reached fires.
+
+        The arguments are arrays that broadcast. A stop counts as met. It fires only if every conjunction that it is
+        part of holds.
         """
-        if not self._reached[state]:
-            return None
-        place = self._places[state]
-        for stop, back in self._stops.reached(place.atoms):
-            if self._fires(place, count, stop, back):
-                return 0 if stop.inclusive else back
-        return None
+        yes, no = np.array(True), np.array(False)
+        match term:
+            case Constant(is_true):
+                return (yes if is_true else no), no
+            case Length(at_least, at_most, unit):
+                numbers = levels if unit == "characters" else self._of_index[unit][indices]
+                return (numbers >= at_least) & (yes if at_most is None else numbers <= at_most), no
+            case Stop() | StopPattern():
+                return yes, (yes if term == reached else no)
+            case Not(part):
+                return ~self._judge(part, states, levels, indices, None)[0], no
+            case And(terms) | Or(terms):
+                parts = [self._judge(part, states, levels, indices, reached) for part in terms]
+                is_and = isinstance(term, And)
+                holds: Flags = yes if is_and else no
+                fires: Flags = no
+                for part_holds, part_fires in parts:
+                    holds = holds & part_holds if is_and else holds | part_holds
+                    fires = fires | part_fires
+                return holds, (holds & fires if is_and else fires)
+        return self._holding[self._slots[id(term)]][states], no
 
-    def stops(self, state: int, count: int) -> bool:
-        """True if a stop ends the hole here."""
-        return self.cut(state, count) is not None
+    @cached_property
+    def _of_index(self) -> dict[Unit, IntArray]:
+        return {unit: self.counts.of_index(unit) for unit in self.counts.units if unit != "characters"}
 
-    def _fires(self, place: TermState, count: int, stop: AnyStop, back: int) -> bool:
-        if stop.inclusive:
-            return self._machine.fires(
-                place.atoms, count | self.counts.flagged(self._raised_in(place, len(place.before))), stop
-            )
-        flags = self.counts.flagged(self._raised_in(place, len(place.before) - back))
-        count = count - self._added_since(place, back) | flags
-        return self._machine.fires(place.before[-back].atoms, count, stop)
+    @cached_property
+    def _holding(self) -> list[Flags]:
+        """Flags of the states in which each content holds; for tables, and for stops, which have one."""
+        self.explore()
+        return [
+            np.array([False, *(content.holds(parts[slot]) for parts in self._parts[1:])])
+            for slot, content in enumerate(self._contents)
+        ]
 
-    def is_whole(self, state: int) -> bool:
-        """True if the text does not end inside a character."""
-        return not self._places[state].utf8
+    # Distances ---------------------------------------------------------------------------------------------------
 
-    # Ends --------------------------------------------------------------------------------------------------------
+    @cached_property
+    def table(self) -> Table:
+        with self._lock:
+            self.explore()
+            return self._fill(self._edges())
 
-    def go(self, search: DistanceSearch) -> None:
-        """Takes distances in tokens from this search. Without it, every byte may cost a token (S19)."""
-        self._search = search
+    def _edges(self) -> IntArray:
+        """Columns of all steps: state, next state, what they add to each count, characters and distance."""
+        many = len(self._parts)
+        width = len(self.classes.samples)
+        states = np.repeat(np.arange(many), width)
+        after, codes = self._next[:many].ravel(), self._codes[:many].ravel()
+        sizes = np.tile(self.classes.sizes, many)
+        added = self._vectors[codes] + sizes[:, None] * np.array(self.token, dtype=np.intp)
+        found = [np.column_stack([states, after, added, np.ones_like(sizes), sizes])[after != NOWHERE]]
+        stopping = np.zeros(many, dtype=np.bool_)
+        for _, _, reached in self.stopping:
+            stopping[reached] = True
+        for leap in self._leaps:
+            state, added = np.arange(many), np.zeros((many, len(self.counts.units)), dtype=np.intp)
+            for character in leap:
+                kind = self.classes.of_character(character)
+                added = added + self._vectors[self._codes[state, kind]]
+                state = self._next[state, kind]
+                state = np.where(stopping[state], NOWHERE, state)
+            columns = [np.arange(many), state, added + np.array(self.token, dtype=np.intp)]
+            ones = np.ones(many, dtype=np.intp)
+            found.append(np.column_stack([*columns, len(leap) * ones, ones])[state != NOWHERE])
+        rows = np.concatenate(found)
+        rows = rows[np.lexsort(rows.T[::-1])]  # of equal steps, the shortest comes first
+        if len(rows):
+            rows = rows[np.append(True, (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1))]
+        return rows
 
-    def distance(self, state: int, count: int) -> int:
-        """Least number of bytes, each counted as a token, to a valid end; NEVER if there is none.
+    def _fill(self, rows: IntArray) -> Table:
+        counts, many = self.counts, len(self._parts)
+        size, width = many * counts.size, max(map(len, self._leaps), default=1)
+        if counts.size > MAX_EDGES or len(rows) * counts.size > MAX_EDGES or size > MAX_KEPT:
+            raise _too_many_counts(self.term)
+        sources, targets, costs = rows[:, 0], rows[:, 1], rows[:, -1].astype(np.uint16)[:, None]
+        added, which = np.unique(rows[:, 2:-2], axis=0, return_inverse=True)
+        shifts = np.array([counts.shifted(each) for each in added.tolist()], dtype=np.int32).reshape(-1, counts.size)
+        gather = (targets[:, None] * counts.size + shifts[which.ravel()]).astype(np.int32)
+        saturated = gather
+        if counts.levels > 1:
+            gather = gather + ((rows[:, -2] - 1) * size).astype(np.int32)[:, None]
+        first = np.flatnonzero(np.append(True, sources[1:] != sources[:-1])) if len(rows) else sources
+        owners = sources[first]
+        spent = 0
 
-        If the term counts tokens and the vocabulary is searched (see `go`), a number of tokens.
-        """
-        return self._search.distance(state, count)
+        def step(after: NDArray[np.uint16], gather: NDArray[np.int32], ends: Flags) -> NDArray[np.uint16]:
+            nonlocal spent
+            spent += gather.size + LEVEL_COST
+            if spent > MAX_CELLS:
+                raise _too_many_counts(self.term)
+            here = np.full((many, counts.size), FAR, dtype=np.uint16)
+            if len(owners):
+                here[owners] = np.minimum(np.minimum.reduceat(after[gather] + costs, first, axis=0), FAR)
+            here[ends] = 0
+            return here
 
-    def is_within(self, most: int, state: int, count: int) -> bool:
-        """True if the distance is at most `most`."""
-        return self._search.is_within(most, state, count)
+        ends = self._ends(counts.levels - 1)
+        top = np.where(ends, np.uint16(0), np.uint16(FAR))
+        while True:  # the last level counts no further
+            new = np.minimum(top, step(top.ravel(), saturated, ends))
+            if (new == top).all():
+                break
+            top = new
+        found, starts, level = [top], [counts.levels - 1], counts.levels - 2
+        above, settled = np.tile(top.ravel(), width), 0
+        while level >= 0:
+            at = bisect_right(self._borders, level)
+            if level + 1 in self._borders:
+                ends, settled = self._ends(level), -1
+            new = step(above, gather, ends)
+            if settled >= 0 and (new == found[-1]).all():
+                settled += 1
+            else:
+                found.append(new)
+                starts.append(level)
+                settled = 0
+            if len(found) * size > MAX_KEPT:
+                raise _too_many_counts(self.term)
+            starts[-1] = level
+            above = np.concatenate([new.ravel(), above[:-size]])
+            if settled >= width:  # all lower levels are equal, down to where a comparison changes
+                starts[-1] = level = self._borders[at - 1]
+            level -= 1
+        return Table(starts[::-1], np.array(found[::-1]))
 
-    def lives(self, state: int, count: int) -> bool:
-        if self._search.is_exact and self.counts.units:  # counts seldom recur, so nothing is stored
-            return self.at_least(state, count) < NEVER
-        return self._search.distance(state, count) < NEVER
+    def _ends(self, level: int) -> Flags:
+        """True for each place of a level in which the hole may end."""
+        states = np.arange(len(self._parts))[:, None]
+        holds, _ = self._judge(self._term, states, np.array(level), np.arange(self.counts.size)[None], None)
+        ends = np.broadcast_to(holds, (len(self._parts), self.counts.size)).copy()
+        ends[NOWHERE] = False
+        return ends
 
-    def witness(self, state: int, count: int) -> Witness | None:
-        """Some path to an end, not always the shortest; None if there is none."""
-        return self._search.witness(state, count)
 
-    def goes_on(self, state: int, count: int) -> bool:
-        """True if some longer text can still end well."""
-        return any(self.lives(edge.state, self.counts.add(count, edge.spent)) for edge in self._search.edges(state))
+def atoms(term: Term) -> Iterator[Term]:
+    match term:
+        case And(terms) | Or(terms):
+            for part in terms:
+                yield from atoms(part)
+        case Not(part):
+            yield from atoms(part)
+        case _:
+            yield term
 
-    def listed(self, state: int) -> tuple[OptionMachine, int] | None:
-        """Trie of the listed options, and the node that the text has reached; None if other texts are possible."""
-        return (self._options, self._places[state].atoms[0]) if isinstance(self._options, OptionMachine) else None
 
-    def only_edge(self, state: int, count: int) -> Edge | None:
-        """Edge of the only byte with which the text can go on; None if there are several such bytes, or none."""
-        only: Edge | None = None
-        for edge in self.edges(state):
-            if self.lives(edge.state, self.counts.add(count, edge.added)):
-                if only is not None or edge.how_many > 1:
-                    return None
-                only = edge
-        return only
+def _counted(term: Term) -> Term:
+    """The term with a count in the place of each required phrase."""
+    match term:
+        case And(terms):
+            return And(tuple(map(_counted, terms)), term.span)
+        case Or(terms):
+            return Or(tuple(map(_counted, terms)), term.span)
+        case Not(part):
+            return Not(_counted(part), term.span)
+        case Contains(phrase):
+            return Length(1, None, Occurrences(phrase), term.span)
+    return term
 
-    def ends(self, state: int, count: int) -> bool:
-        """True if the hole may end here, by a stop or by the model's own decision."""
-        return self.holds(state, count) or self.stops(state, count)
 
-    def at_least(self, state: int, count: int, reach: Reach = ONE_BYTE) -> int:
-        """Lower bound on the tokens to a valid end, cheap to compute. A token has at most `reach`."""
-        if self._behind[state]:
-            values, flags = self.counts.unpack(count), self.counts.flags(count)
-            if any(goal.is_gone(values, flags) for goal in self._behind[state]):
-                return 0
-        place = self._places[state]
-        unfinished = UNFINISHED[place.utf8]
-        return self._missing.at_least(self._ahead[state], place.atoms, count | self._pending[state], reach, unfinished)
+def _borders(lengths: Iterable[Length]) -> Iterator[int]:
+    for length in lengths:
+        if length.unit == "characters":
+            yield length.at_least
+            if length.at_most is not None:
+                yield length.at_most + 1
 
-    def distances(self, states: IntArray, values: IntArray, flags: IntArray) -> IntArray:
-        """Distances of many configurations, shape (configurations,), for terms with margins.
 
-        `values` has shape (configurations, counts), and `flags` has (lanes, configurations). Inside a character, the
-        result may be larger than the distance.
-        """
-        if not states.size:
-            return states
-        distinct = np.flatnonzero(np.bincount(states))
-        places = [self._places[state] for state in distinct.tolist()]
-        row = np.searchsorted(distinct, states)
-        atoms = np.array([place.atoms for place in places], dtype=np.intp).reshape(distinct.size, -1)[row]
-        found = self._missing.distances(self._ahead[self.start], atoms, values, flags)
-        unfinished = np.array([UNFINISHED[place.utf8] for place in places], dtype=np.intp)[row]
-        return np.where(states == NOWHERE, NEVER, np.minimum(found + unfinished, NEVER))
+def _is_lazy(term: Term) -> bool:
+    """True for one pattern with at most an upper length: it lives unless it is dead."""
+    match term:
+        case Matches():
+            return True
+        case And((Matches(), Length(0, int(), "characters"))) | And((Length(0, int(), "characters"), Matches())):
+            return True
+    return False
 
-    def margins(self, values: tuple[int, ...], flags: int) -> list[Margin]:
-        """Margins of every goal: how much may still be added before the goal is out of reach."""
-        return self._missing.margins(self._ahead[self.start], values, flags)
 
-    def most_counts(self, state: int) -> tuple[int, ...]:
-        """Greatest value of each count with which the hole can end from here; NEVER if there is no limit."""
-        bounds = [goal.bounds for goal in (*self._ahead[state], *self._behind[state])]
-        return tuple(max((bound[at][1] for bound in bounds), default=-1) for at in range(len(self.counts.units)))
+def _machine(atom: Term) -> Content:
+    match atom:
+        case Choice(options):
+            return OptionMachine(options)
+        case Matches(pattern, flags, _, span):
+            try:
+                return PatternMachine(pattern, flags)
+            except UnsupportedPattern as error:
+                raise ConstraintError(error.sentence, span=span, hint=error.hint) from None
+        case Begins(phrases):
+            return EdgeMachine(phrases, anywhere=False)
+        case Ends(phrases):
+            return EdgeMachine(phrases, anywhere=True)
+        case Lacks(phrases):
+            return LackMachine(phrases)
+    raise AssertionError(f"{atom} has no machine")
+
+
+def _too_many_counts(term: Term) -> TooLarge:
+    """Error for counts that multiply. It names the clauses about them."""
+    counted = [atom for atom in atoms(term) if isinstance(atom, Length | Contains)]
+    clauses = ", ".join(dict.fromkeys(f"`{atom.span.source}`" for atom in counted if atom.span)) or "lengths"
+    hint = "leave one of them out, ask for it in a hole of its own, or bound the hole by max_tokens instead of by len()"
+    return TooLarge(
+        f"these conditions together distinguish too many combinations of counts: {clauses}", span=term.span, hint=hint
+    )
+
+
+def _too_many_states(term: Term) -> TooLarge:
+    """Error for a term that needs too many states. It names the clauses that multiply."""
+    parts = [part for part in (term.terms if isinstance(term, And) else (term,)) if not isinstance(part, Constant)]
+    several = [part for part in parts if not isinstance(part, Length | Stop)]
+    clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
+    sentence = f"this condition needs more than {MAX_STATES:,} states"
+    if len(clauses) > 1:
+        sentence = f"these conditions together need more than {MAX_STATES:,} states: {', '.join(clauses)}"
+    return TooLarge(
+        sentence, span=term.span, hint="fewer or shorter options and phrases, or two holes, make it smaller"
+    )

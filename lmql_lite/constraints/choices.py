@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lmql_lite.constraints.text_automaton import FAR, Flags
-from lmql_lite.constraints.token_masks import Advance, Memory, Place
+from lmql_lite.constraints.automaton import FAR, Flags, Place
+from lmql_lite.constraints.masks import Advance, Memory
 from lmql_lite.constraints.vocabulary import Vocabulary
 
 
@@ -28,6 +28,9 @@ class ChoiceMasks:
     def may_end(self, place: Place, text: bytes) -> bool:
         at = bisect_left(self._options, text)
         return at < len(self._options) and self._options[at] == text
+
+    def lives(self, place: Place, text: bytes) -> bool:
+        return bool(self._beginning_with(text))
 
     def certain(self, place: Place, text: bytes) -> int:
         return len(text)

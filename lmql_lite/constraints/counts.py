@@ -98,7 +98,7 @@ class PartCounter:
 
     def __init__(self, unit: NamedUnit) -> None:
         self._unit = unit
-        self._marks = MARKS.decode() if unit == "sentences" else ""
+        self._marks = MARKS if unit == "sentences" else ""
         marks = [((ord(mark), ord(mark)),) for mark in (*self._marks, "\n")]
         self.sets: list[Ranges] = [joined((ord(space), ord(space)) for space in SPACES), *marks]
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TypeVar
 
-from lmql_lite.constraints.automaton import Automaton as ByteAutomaton
+from lmql_lite.constraints.automaton import FAR, Automaton, Flags, Place, atoms
 from lmql_lite.constraints.choices import ChoiceMasks
 from lmql_lite.constraints.json_matcher import Grammars
+from lmql_lite.constraints.masks import Masks, Memory, Recent
 from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.simplify import conflict, counts_tokens, simplify, with_characters, without_tokens
 from lmql_lite.constraints.terms import And, Begins, Choice, Constant, Contains, Ends, Length, Stop, Term
-from lmql_lite.constraints.text_automaton import FAR, Automaton, Flags, atoms
-from lmql_lite.constraints.token_masks import Masks, Memory, Place, Recent
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -50,6 +49,11 @@ class HoleMatcher:
     @property
     def may_end(self) -> bool:
         return self.masks.may_end(self.place, self.value)
+
+    @property
+    def lives(self) -> bool:
+        """True if the text, or some longer one, can meet the condition."""
+        return self.masks.lives(self.place, self.text)
 
     def allowed(self, held: bytes, tokens_left: int) -> Flags:
         return self.masks.mask(self.place, self.text, held, tokens_left)
@@ -143,19 +147,19 @@ class Engine:
             masks = Masks(automaton, self.vocabulary, following, self._memory)
         return masks
 
+    def automaton(self, term: Term) -> Automaton:
+        """Automaton of a term for a server grammar."""
+        term = self._counted(term)
+        return self._automata.get((term, False)) or Automaton(term)
+
     def _automaton(self, term: Term, *, by_tokens: bool = False) -> Automaton:
         """Automaton of a term, shared with its matchers. With `by_tokens`, its distances are in tokens."""
-        term = self._counted(term)
         automaton = self._automata.get((term, by_tokens))
         if automaton is None:
             leaps = self.vocabulary.leaps + tuple(self.vocabulary.pieces(_phrases(term))) if by_tokens else ()
             automaton = Automaton(term, leaps)
             automaton = self._automata.put((term, by_tokens), automaton, automaton.size_bytes)
         return automaton
-
-    def automaton(self, term: Term) -> ByteAutomaton:
-        """Automaton of a term for server grammars."""
-        return ByteAutomaton(self._counted(term))
 
     def _counted(self, term: Term) -> Term:
         return term if self._token_characters is None else with_characters(term, self._token_characters)

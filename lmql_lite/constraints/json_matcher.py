@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import NEVER
 from lmql_lite.constraints.json_grammar import refusal
 from lmql_lite.constraints.json_search import JsonHole, Quotes, Search, way_to_end
 from lmql_lite.constraints.json_text import (
@@ -37,6 +36,7 @@ from lmql_lite.errors import Span
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+NEVER = 2**30
 NEAR = 128
 """Number of tokens left from which on a mask checks that the value can still end."""
 SLACK = 24

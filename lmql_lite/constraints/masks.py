@@ -1,10 +1,8 @@
-"""Masks over a vocabulary for the configurations of one automaton, built once for all that are judged alike."""
+"""Masks over a vocabulary at the places of one automaton. Bytes exist only here: tokens may end inside characters."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cached_property
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
@@ -12,22 +10,18 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, OptionMachine
-from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.liveness import Advances, Borders, Box, Questions
-from lmql_lite.constraints.pairs import Pairs, Ranges
-from lmql_lite.constraints.search import DistanceSearch, Edge
-from lmql_lite.constraints.token_distance import in_tokens
-from lmql_lite.constraints.vocabulary import IntArray, Vocabulary
-from lmql_lite.constraints.walk import Walk, walk
-
-Mask = NDArray[np.bool_]
-Values = tuple[int, ...]
+from lmql_lite.constraints.automaton import FAR, NOWHERE, AnyStop, Automaton, Flags, Place
+from lmql_lite.constraints.counts import IntArray, Values
+from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.vocabulary import INSIDE, Vocabulary, open_range
 
 MASKS_BYTES = 64 * 2**20
 WALKS_BYTES = 128 * 2**20
-NEAR_KEPT = 128
-
+NEAR_KEPT = 256
+MAX_LEFT = 3
+"""Most bytes that a character lacks."""
+CONTINUING = (b"\x80", b"\xc0")
+"""First byte of those that continue a character, and the byte after the last one."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -64,312 +58,468 @@ class Recent(Generic[Key, Value]):
         return len(self._entries)
 
 
-class Verdict(NamedTuple):
-    """Key of a mask: all answers that it depends on, such as the live places of the walk and whether the hole may end.
+class Advance(NamedTuple):
+    """Place after a token, and if the hole has ended, why. The value ends `cut` bytes before the end of the token."""
 
-    `late` are places that are alive, but too far from an end for the tokens left: a token that leads there does not
-    leave a complete value behind (S18).
+    place: Place
+    ending: Ending | None
+    cut: int
+
+
+class Ends(NamedTuple):
+    """Distinct places to which tokens lead: states and what was added to the counts.
+
+    A place inside a character has number `owners[i]` for each class that the character may have: it is as far from an
+    end as the nearest of the places `states[i]` after it, and the bytes `left[i]` to it.
     """
 
-    masks: Masks
-    state: int
-    held: bytes
-    lives: bytes
-    late: bytes
-    stops: bytes
-    passes: bytes
-    ends: bool
-    continues: bytes
+    states: IntArray
+    added: IntArray
+    owners: IntArray
+    next_states: IntArray
+    next_added: IntArray
+    left: IntArray
+
+    def far(self, automaton: Automaton, values: Values) -> IntArray:
+        here = np.array(values, dtype=np.intp)
+        far = automaton.far(self.states, self.added + here)
+        if self.owners.size:
+            far[self.owners] = FAR
+            np.minimum.at(far, self.owners, automaton.far(self.next_states, self.next_added + here) + self.left)
+        return np.minimum(far, FAR)
 
 
-class Judged(NamedTuple):
-    """A verdict and the configurations that it holds for: counts between `low` and `high` with the same flags.
+class Stopped(NamedTuple):
+    """Tokens that pass a stop, by the place where the value is judged: that of the stop, or of the text before it.
 
-    From `far` tokens on, a limit on tokens makes no difference.
+    A place of the text before the token is given by the number of `characters` from its end, else that is -1.
     """
 
-    verdict: Verdict
-    far: int
-    low: Values
-    high: Values
-    flags: int
-
-    def covers(self, values: Values, flags: int) -> bool:
-        for low, value, high in zip(self.low, values, self.high, strict=True):
-            if not low <= value <= high:
-                return False
-        return flags == self.flags
-
-
-class Passing(NamedTuple):
-    """Tokens that pass a place on their way, and the index of that place in `borders`."""
-
+    stop: AnyStop
+    states: IntArray
+    added: IntArray
+    characters: IntArray
     tokens: IntArray
-    pair: IntArray
-    borders: Borders
+    which: NDArray[np.int32]
 
 
-class Reached(NamedTuple):
-    """Places that all tokens lead to from one state, and the questions that decide which tokens are allowed.
+class Passed(NamedTuple):
+    """Tokens that leave a complete value at some place and go on with the text that follows the hole.
 
-    The first `num_places` questions are about the walk. For a closed hole, two groups follow: whether a value that a
-    token completes could also go on with the first byte of the following text, and whether text can go on by `edges`.
+    `at_start` is true for the place before the token.
     """
 
-    walk: Walk
-    num_places: int
-    about_places: Questions
-    stops: Passing
-    passing: Passing
-    questions: Questions
-    edges: tuple[Edge, ...]
-    similar: Reached | None
-    """Result for the state to which the walk's state is similar."""
+    states: IntArray
+    added: IntArray
+    at_start: Flags
+    tokens: IntArray
+    which: NDArray[np.int32]
+
+
+class Walk(NamedTuple):
+    """All that tokens lead to from one state. `which` has the number in `ends` of every token, shape (vocabulary,)."""
+
+    ends: Ends
+    which: NDArray[np.int32]
+    stopped: list[Stopped]
+    passed: Passed | None
 
     @property
     def size_bytes(self) -> int:
-        states, lanes = self.walk.nodes or (None, ())
-        arrays = (self.walk.place, states, *lanes, self.stops.tokens, self.passing.tokens)
-        return sum(8 * array.size for array in arrays if array is not None) + 40 * self.questions.size
+        return 1000 + self.which.nbytes + 16 * sum(each.tokens.size for each in (*self.stopped, self.passed) if each)
 
 
 class Memory:
     """Caches of the masks of one vocabulary, bounded in bytes."""
 
     def __init__(self) -> None:
-        self.near: dict[tuple[Masks, int, bytes], tuple[Judged, Mask, int]] = {}
-        """Last verdict and mask of each state, and its count: the same mask is likely to be asked for again."""
-        self.reached: Recent[tuple[Masks, int, bytes], Reached] = Recent(WALKS_BYTES)
-        self.judged: Recent[tuple[Masks, int, int, bytes, int], Judged] = Recent(MASKS_BYTES // 4)
-        self.masks: Recent[Verdict, Mask] = Recent(MASKS_BYTES)
-        self.listed: Recent[tuple[Masks, int], Mask] = Recent(MASKS_BYTES)
-        self.advances = Advances()
+        self.walks: Recent[tuple[Masks, int, bytes], Walk] = Recent(WALKS_BYTES)
+        self.masks: Recent[tuple[object, ...], Flags] = Recent(MASKS_BYTES)
+        self.near: dict[tuple[object, ...], Flags] = {}
 
 
 class Masks:
-    """The masks of one automaton over one vocabulary, cached per configuration.
-
-    The vocabulary is walked once per state. A mask then only needs the liveness of the few distinct pairs of end state
-    and added counts. Masks that agree in all answers share one array.
-    """
+    """Masks of one automaton over one vocabulary, and the effect of tokens."""
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, following: bytes, memory: Memory) -> None:
         self.automaton = automaton
         self.vocabulary = vocabulary
-        self.advances = memory.advances
         self._memory = memory
         self._following = following if automaton.closed else b""
-        self._spread_last: tuple[Walk, bytes, Mask] | None = None
-        if automaton.token and self.in_tokens is not None:
-            automaton.go(self.in_tokens)
 
-    def renewed(self) -> Masks:
-        """The same masks over a new automaton, which has no states yet."""
-        return Masks(Automaton(self.automaton.term), self.vocabulary, self._following, self._memory)
+        self.start = Place(automaton.start, automaton.counts.zero)
+
+    @property
+    def shortest(self) -> int:
+        """Distance of the empty text; FAR if nothing meets the condition. Raises TooLarge."""
+        return self.automaton.shortest
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the empty text is the only value."""
+        return self.holds(self.start) and not self.goes_on(self.start)
+
+    def may_end(self, place: Place, text: bytes) -> bool:
+        return self.holds(place)
 
     @cached_property
-    def in_tokens(self) -> DistanceSearch | None:
-        """Search for the least number of tokens to an end; None if bytes have to stand in for tokens."""
-        return in_tokens(self.automaton, self.vocabulary)
+    def _kinds(self) -> NDArray[np.int32]:
+        """Class of the character that ends at each node of the trie, INSIDE or INVALID."""
+        spelling, kinds = self.vocabulary.spelling, self.automaton.classes
+        of_codes = np.append(kinds.of_codes(spelling.codes), [-2, -1]).astype(np.int32)
+        return of_codes[spelling.code]
 
-    def mask(self, state: int, count: int, held: bytes, tokens_left: int) -> Mask:
-        memory = self._memory
-        near = memory.near.get((self, state, held))
-        if near is not None:
-            judged, mask, counted = near
-            counts = self.automaton.counts
-            if tokens_left >= judged.far and (
-                count == counted or judged.covers(counts.unpack(count), counts.flags(count))
-            ):
-                return mask
-        listed = self.automaton.listed(state)
-        if listed is not None and not held and tokens_left > listed[0].longest and not listed[0].holds(listed[1]):
-            return self._of_listed(state, *listed)
-        judged = self._judged(state, count, held, NEVER)
-        if tokens_left < judged.far:
-            return self._mask(self._judged(state, count, held, tokens_left).verdict)
-        mask = self._mask(judged.verdict)
-        if len(memory.near) >= NEAR_KEPT:
-            memory.near = {}
-        memory.near[self, state, held] = judged, mask, count
-        return mask
-
-    def _mask(self, verdict: Verdict) -> Mask:
-        mask = self._memory.masks.get(verdict)
-        return self._build(verdict) if mask is None else mask
-
-    def _of_listed(self, state: int, options: OptionMachine, node: int) -> Mask:
-        """Mask of the tokens that continue a listed option, or go on after one with the text that follows the hole."""
-        mask = self._memory.listed.get((self, state))
-        if mask is not None:
-            return mask
-        texts, following = self.vocabulary.texts, self._following
-        found: list[int] = []
-        waiting = [(node, 0, b"", 0, len(texts))]
-        while waiting:
-            node, said, prefix, low, high = waiting.pop()
-            moves = {following[said]: DEAD} if node == DEAD else options.moves(node).special
-            if following and options.holds(node) and following[0] not in moves:
-                moves = {**moves, following[0]: DEAD}
-            for byte, after in moves.items():
-                text = prefix + bytes((byte,))
-                first = bisect_left(texts, text, low, high)
-                end = bisect_left(texts, prefix + bytes((byte + 1,)), first, high)
-                if after == DEAD and said + 1 == len(following):
-                    found += range(first, end)
-                    continue
-                if first < end and texts[first] == text:
-                    found.append(first)
-                    first += 1
-                if first < end:
-                    waiting.append((after, said + (after == DEAD), text, first, end))
-        mask = np.zeros(self.vocabulary.size, dtype=np.bool_)
-        mask[self.vocabulary.tokens_of(found)] = True
-        mask.flags.writeable = False
-        return self._memory.listed.put((self, state), mask, mask.nbytes + 500)
+    @cached_property
+    def _open_kinds(self) -> list[list[int]]:
+        """Classes that the characters of each open range may have."""
+        return [self.automaton.classes.between(low, high) for low, high, _ in self.vocabulary.spelling.ranges]
 
     # Judging -----------------------------------------------------------------------------------------------------
 
-    def _judged(self, state: int, count: int, held: bytes, tokens_left: int) -> Judged:
-        key = (self, state, count, held, tokens_left)
-        judged = self._memory.judged.get(key)
-        if judged is None:
-            judged = self._judge(state, count, held, tokens_left)
-            verdict = judged.verdict
-            size = 500 + len(verdict.lives) + len(verdict.stops) + len(verdict.passes) + len(verdict.continues)
-            self._memory.judged.put(key, judged, size)
-        return judged
+    def distance(self, place: Place) -> int:
+        """Bytes, or tokens, to a valid end; FAR if there is none."""
+        if not place.begun:
+            return self.automaton.distance(place.state, place.values)
+        opened = open_range(place.begun)
+        if opened is None:
+            return FAR
+        low, high, left = opened
+        values = self.automaton.counts.add(place.values, tuple(left * one for one in self.automaton.token))
+        here = Place(place.state, values)
+        found = [self.automaton.step(here, kind) for kind in self.automaton.classes.between(low, high)]
+        return min(left + min(self.automaton.distance(*each[:2]) for each in found), FAR)
 
-    def _judge(self, state: int, count: int, held: bytes, tokens_left: int) -> Judged:
+    def lives(self, place: Place, text: bytes = b"") -> bool:
+        """True if the text, or some longer one, can meet the condition. Its place says all about it."""
+        return self.distance(place) < FAR
+
+    def holds(self, place: Place) -> bool:
+        """True if the hole may end here by the model's own decision."""
+        return not place.begun and self.automaton.distance(place.state, place.values) == 0
+
+    def goes_on(self, place: Place) -> bool:
+        """True if some longer text can still end well."""
+        return bool(self.automaton.ways(place.state, place.values).any())
+
+    def certain(self, place: Place, text: bytes) -> int:
+        """Number of leading bytes of the text that no stop can cut off any more."""
+        if not self.automaton.cuts_back:
+            return len(text)
+        whole = text[: len(text) - len(place.begun)]
+        return len(whole) - bytes_of_last(whole, self.automaton.undecided(place.state))
+
+    def after(self, place: Place, text: bytes, data: bytes, tokens: int) -> Advance | None:
+        """Effect of bytes that follow a text and count as `tokens` tokens; None if they are not allowed."""
         automaton = self.automaton
-        counts, regions = automaton.counts, automaton.regions
-        reached = self._reached(state, held)
-        here = counts.add(count, automaton.token)
-        values, flags = counts.unpack(count), counts.flags(count)
-        region = regions.find(values)
-        lives, far, box = reached.questions.ask(counts.unpack(here), flags)
-        box = Box(box.low - counts.unpack(automaton.token), box.high - counts.unpack(automaton.token))
-        num_places, num_passing = reached.num_places, reached.passing.borders.pairs.states.size
-        on = lives[num_places:]
-        ends = not held and automaton.holds(state, count)
-        late = b""
-        if tokens_left < far:
-            in_time = reached.questions.in_time(counts.unpack(here), flags, tokens_left - 1, lives, self.in_tokens)
-            in_time = in_time[:num_places]
-            late = (lives[:num_places] & ~in_time).tobytes() if automaton.closed and automaton.token else b""
-            lives = np.append(in_time, lives[num_places:])
-        stops, where_stops = reached.stops.borders.ask(counts.unpack(here), flags)
-        complete, where_complete = reached.passing.borders.ask(counts.unpack(here), flags)
-        verdict = Verdict(
+        said, at = text + data, len(text) - len(place.begun)
+        before, left = place.values, None
+        place = place._replace(begun=b"")
+        place = place._replace(values=automaton.counts.add(before, tuple(tokens * one for one in automaton.token)))
+        while at < len(said):
+            if left is None and automaton.closed and at >= len(text):
+                ended = place._replace(values=before) if at == len(text) else place
+                if self.holds(ended) and not self.lives(place._replace(begun=said[at : at + 1])):
+                    left = Advance(ended, "end-of-text", len(said) - at)  # unless the whole token can be kept
+            character = next_character(said, at)
+            if character is None:
+                place = place._replace(begun=said[at:])
+                return Advance(place, None, 0) if self.lives(place) else left
+            at += len(character.encode())
+            previous, place = place, automaton.step(place, automaton.classes.of_character(character))
+            if place.state == NOWHERE:
+                return left
+            back = automaton.fired(place, previous)
+            if back is not None:
+                return Advance(place, "stop", bytes_of_last(said[:at], back) + len(said) - at)
+        if not self.lives(place):
+            return left
+        if self.holds(place) and not self.goes_on(place):
+            return Advance(place, "forced" if automaton.closed else "bound", 0)
+        return Advance(place, None, 0)
+
+    def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
+        """Number of leading bytes of `data` that fit after a text."""
+        automaton = self.automaton
+        state, values, begun, before = place
+        said, at, stuck = text + data, len(text) - len(begun), None
+        while at < len(said):
+            here = Place(state, values, b"", before)
+            character = next_character(said, at)
+            end = len(said) if character is None else at + len(character.encode())
+            step = None
+            if character is not None:
+                step = automaton.step(here, automaton.classes.of_character(character))
+                if automaton.fired(step, here) is not None:
+                    return len(data)
+            for until in range(max(at, len(text)) + 1, end + 1) if stuck is None else ():
+                there = step if step is not None and until == end else here._replace(begun=said[at:until])
+                if not self.lives(there):
+                    if until == at + 1 and automaton.closed and self.holds(here):
+                        return len(data)
+                    stuck = until - 1 - len(text)
+                    break
+            if stuck is not None and (step is None or not automaton.undecided(step.state)):
+                return stuck
+            if step is None:
+                break
+            state, values, _, before = step
+            at = end
+        return len(data) if stuck is None else stuck
+
+    def forced(self, place: Place, text: bytes) -> bytes:
+        """Characters that must come next whatever the model prefers."""
+        automaton = self.automaton
+        found = ""
+        if place.begun or any(automaton.token):
+            return b""
+        state, values = place.state, place.values
+        while automaton.distance(state, values) != 0:
+            ways = np.flatnonzero(automaton.ways(state, values))
+            only = automaton.classes.only(int(ways[0])) if ways.size == 1 else None
+            if only is None:
+                break
+            found += only
+            state, values, *_ = automaton.step(Place(state, values), int(ways[0]))
+            if any(automaton.cuts(state)):
+                break
+        return found.encode()
+
+    # Masks -------------------------------------------------------------------------------------------------------
+
+    def mask(self, place: Place, text: bytes, held: bytes, tokens_left: int) -> Flags:
+        automaton, memory = self.automaton, self._memory
+        if place.begun or CONTINUING[0] <= held[:1] < CONTINUING[1]:
+            return self._inside_character(place, text, held, tokens_left)
+        limit = tokens_left if tokens_left <= automaton.farthest + MAX_LEFT else 0
+        near = self, automaton.alike(place.state, place.values, self.vocabulary.longest), place.before, held, limit
+        mask = memory.near.get(near)
+        if mask is None:
+            mask = self._mask(place, held, limit or FAR)
+            if len(memory.near) >= NEAR_KEPT:
+                memory.near.clear()
+            memory.near[near] = mask
+        return mask
+
+    def _mask(self, place: Place, held: bytes, tokens_left: int) -> Flags:
+        automaton, vocabulary = self.automaton, self.vocabulary
+        walk = self._walk(place.state, held)
+        here = automaton.counts.add(place.values, automaton.token)
+        far = walk.ends.far(automaton, here)
+        good = far < min(tokens_left, FAR)
+        fired = [self._fired(each, place, here) for each in walk.stopped]
+        ends = not held and self.holds(place)
+        passed, closing = np.zeros(0, dtype=np.bool_), b""
+        if walk.passed is not None:
+            passed = self._complete(walk.passed, place, here)
+        if ends and automaton.closed and not self._following:
+            closing = (~self.automaton.first_bytes(place.state, here)).tobytes()
+        late = (~good & (far < FAR)).tobytes() if closing or passed.any() else b""
+        key = (
             self,
-            state,
+            place.state,
             held,
-            lives[:num_places].tobytes(),
+            good.tobytes(),
+            *(each.tobytes() for each in fired),
+            passed.tobytes(),
+            closing,
             late,
-            stops.tobytes(),
-            (complete & ~on[:num_passing]).tobytes(),
             ends,
-            self._continues(state, reached.edges, on[num_passing:]) if ends and automaton.closed else b"",
         )
-        low, high = box.within(np.array(region.low, dtype=np.intp), np.array(region.high, dtype=np.intp))
-        for where in (where_stops, where_complete):
-            if where is None:
-                return Judged(verdict, far, values, values, flags)
-            more = np.array(counts.unpack(here), dtype=np.intp) - values
-            low, high = np.maximum(low, where.low - more), np.minimum(high, where.high - more)
-        return Judged(verdict, far, tuple(low.tolist()), tuple(high.tolist()), flags)
-
-    def _continues(self, state: int, edges: tuple[Edge, ...], live: Mask) -> bytes:
-        """Flag for each byte, 1 if the text can go on with it in a token of its own."""
-        alive = {(edge.state, edge.added) for edge, lives in zip(edges, live.tolist(), strict=True) if lives}
-        return bytes([step in alive for step in self.automaton.steps(state)])
-
-    # Building ----------------------------------------------------------------------------------------------------
-
-    def _build(self, verdict: Verdict) -> Mask:
-        vocabulary, held = self.vocabulary, verdict.held
-        reached = self._reached(verdict.state, held)
-        mask = self._spread(reached, verdict.lives)
-        _set(mask, reached.passing, verdict.passes)
-        if verdict.continues:
-            # tokens that continue no option or pattern end a complete one, if they can begin what follows (S18)
-            continues = np.frombuffer(verdict.continues, dtype=np.bool_)
-            mask[self._following_tokens(~continues)] = True
-        if any(verdict.late):
-            mask &= ~self._spread(reached, verdict.late)
-        _set(mask, reached.stops, verdict.stops)
+        mask = self._memory.masks.get(key)
+        if mask is not None:
+            return mask
+        mask = np.zeros(vocabulary.size, dtype=np.bool_)
+        if walk.passed is not None:
+            mask[walk.passed.tokens[passed[walk.passed.which]]] = True
+        if closing:
+            # tokens that continue no option or pattern end a complete one (S18)
+            mask |= np.frombuffer(closing, dtype=np.bool_)[vocabulary.first_bytes] & (vocabulary.nodes > 0)
+        if late:
+            mask &= ~np.frombuffer(late, dtype=np.bool_)[walk.which]
+        mask |= good[walk.which]
+        for each, flags in zip(walk.stopped, fired, strict=True):
+            mask[each.tokens[flags[each.which]]] = True
         if held:
             # `held` is settled and belongs to no hole, so a token that is a prefix of it costs the hole nothing
             mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
-        if verdict.ends:
-            mask[vocabulary.eos] = True
+        mask[vocabulary.eos] = ends
         mask.flags.writeable = False
-        return self._memory.masks.put(verdict, mask, mask.nbytes + 500)
+        return self._memory.masks.put(key, mask, mask.nbytes + 1000)
 
-    def _spread(self, reached: Reached, flags: bytes) -> Mask:
-        """Flags of tokens, shape (vocabulary,), from the flags of the places that they lead to."""
-        tokens, place, similar = reached.walk.tokens, reached.walk.place, reached.similar
-        own = np.frombuffer(flags, dtype=np.bool_)
-        if tokens is None:
-            return own.take(place)
-        mask = np.zeros(self.vocabulary.size, dtype=np.bool_)
-        if similar is not None:
-            theirs = flags[: similar.num_places]
-            last = self._spread_last
-            if last is None or last[0] is not similar.walk or last[1] != theirs:
-                last = self._spread_last = similar.walk, theirs, self._spread(similar, theirs)
-            mask, own = last[2].copy(), own[similar.num_places :]
-        mask[tokens] = own[place]
+    def _fired(self, stopped: Stopped, place: Place, here: Values) -> Flags:
+        states, values = stopped.states, stopped.added + np.array(here, dtype=np.intp)
+        if place.before:
+            states, values = states.copy(), values.copy()
+            for at in np.flatnonzero(stopped.characters > 0).tolist():
+                states[at], values[at] = place.before[-stopped.characters[at]]
+        values = self.automaton.counts.with_tokens_of(values, here)
+        return self.automaton.fires(stopped.stop, states, values)
+
+    def _complete(self, passed: Passed, place: Place, here: Values) -> Flags:
+        """Flags of the places that are complete values and that the following text does not continue."""
+        automaton = self.automaton
+        values = passed.added + np.array(here, dtype=np.intp)
+        values[passed.at_start] = place.values
+        found: Flags = automaton.far(passed.states, values) == 0
+        for at in np.flatnonzero(found).tolist():
+            goes_on = self.automaton.first_bytes(int(passed.states[at]), tuple((passed.added[at] + here).tolist()))
+            found[at] = not goes_on[self._following[0]]
+        return found
+
+    def _inside_character(self, place: Place, text: bytes, held: bytes, tokens_left: int) -> Flags:
+        """The mask where only few tokens can be allowed: those that begin with the rest of a character."""
+        vocabulary, found = self.vocabulary, list[int]()
+        for number in vocabulary.beginning_with(held) if held else vocabulary.between(*CONTINUING):
+            data = vocabulary.texts[number][len(held) :]
+            after = self.after(place, text, data, 1) if data else None
+            if after is None:
+                continue
+            rest = data[len(data) - after.cut :]
+            if after.ending == "end-of-text":
+                follows = self._following.startswith(rest) or rest.startswith(self._following)
+                found += [number] if (self._following and follows) or (not held and after.cut == len(data)) else []
+            elif after.ending or self.distance(after.place) < tokens_left:
+                found.append(number)
+        mask = np.zeros(vocabulary.size, dtype=np.bool_)
+        mask[vocabulary.tokens_of([*found, *(vocabulary.beginnings(held) if held else ())])] = True
+        mask.flags.writeable = False
         return mask
 
-    def _following_tokens(self, first_bytes: Mask) -> IntArray:
-        """Tokens that agree with the following text as far as both go, and whose first byte is set in `first_bytes`."""
-        first, end = self.vocabulary.agreeing_with(self._following)
-        tokens, _ = self.vocabulary.tokens_within(first, end)
-        return tokens[first_bytes[self.vocabulary.first_bytes[tokens]]]
+    # Walks -------------------------------------------------------------------------------------------------------
 
-    def _reached(self, state: int, held: bytes) -> Reached:
-        key = (self, state, held)
-        reached = self._memory.reached.get(key)
-        if reached is None:
-            reached = self._reach(state, held)
-            self._memory.reached.put(key, reached, reached.size_bytes + 500)
-        return reached
+    def _walk(self, state: int, held: bytes) -> Walk:
+        key = self, state, held
+        walk = self._memory.walks.get(key)
+        if walk is None:
+            walk = self._walked(state, held)
+            self._memory.walks.put(key, walk, walk.size_bytes)
+        return walk
 
-    def _reach(self, state: int, held: bytes) -> Reached:
-        automaton = self.automaton
-        start = self._memory.reached.get((self, automaton.start, b""))
-        similar = start if start and start.walk.nodes else None
-        found = walk(self.vocabulary, automaton, state, held, self._following, similar and similar.walk)
-        similar = similar if found.is_like else None
-        edges = automaton.edges(state) if automaton.closed else ()
-        beyond = []
-        for at, added in found.passing.pairs.configurations(automaton.counts):
-            after, gained = automaton.step(at, 0, self._following[0])
-            beyond.append((after, automaton.counts.sum(added, gained)))
-        onwards = [(edge.state, edge.added) for edge in edges]
-        places = Questions(automaton, found.pairs, similar and similar.about_places)
-        stops = similar.stops if similar and found.stops is similar.walk.stops else None
-        passing = similar.passing if similar and found.passing is similar.walk.passing else None
-        more = [*beyond, *onwards]
-        return Reached(
-            found,
-            places.size,
-            places,
-            stops or self._passing(found.stops, automaton.stops),
-            passing or self._passing(found.passing, automaton.holds),
-            Questions(automaton, Pairs.of(more, automaton.counts), places) if more else places,
-            edges,
-            similar,
+    def _walked(self, state: int, held: bytes) -> Walk:
+        automaton, vocabulary, trie = self.automaton, self.vocabulary, self.vocabulary.trie
+        dims = len(automaton.counts.units)
+        at = np.zeros(trie.first.size, dtype=np.int32)
+        added = np.zeros((trie.first.size, dims), dtype=np.int16)
+        kinds = self._kinds
+        root = vocabulary.node(held)
+        nodes = np.array([] if root is None else [root], dtype=np.intp)
+        at[nodes] = state
+        reached = [nodes]
+        while nodes.size:
+            first = trie.children[nodes]
+            sizes = trie.children[nodes + 1] - first
+            parent = np.repeat(np.arange(sizes.size), sizes)
+            children = np.arange(parent.size) + (first - np.cumsum(sizes) + sizes)[parent]
+            kind, here = kinds[children], at[nodes][parent]
+            valid = kind > -2
+            children, kind, here, parent = children[valid], kind[valid], here[valid], parent[valid]
+            whole = kind >= 0
+            after, more = automaton.follow(here[whole], kind[whole])
+            at[children] = here
+            at[children[whole]] = after
+            if dims:
+                added[children] = added[nodes][parent]
+                added[children[whole]] += more.astype(np.int16)
+            nodes = children[at[children] != NOWHERE]
+            reached.append(nodes)
+        met = np.concatenate(reached)
+        return Walk(
+            *self._ends(at, added), self._stopped(met, root, at, added), self._passed(met, root, held, at, added)
         )
 
-    def _passing(self, ranges: Ranges, test: Callable[[int, int], bool]) -> Passing:
-        if not ranges.first.size:
-            return Passing(ranges.first, ranges.pair, Borders(self.automaton, ranges.pairs, test))
-        tokens, which = self.vocabulary.tokens_within(ranges.first, ranges.end)
-        return Passing(tokens, ranges.pair[which], Borders(self.automaton, ranges.pairs, test))
+    def _ends(self, at: NDArray[np.int32], added: NDArray[np.int16]) -> tuple[Ends, NDArray[np.int32]]:
+        automaton, nodes, spelling = self.automaton, self.vocabulary.nodes, self.vocabulary.spelling
+        states, opened = np.where(nodes > 0, at[nodes], NOWHERE), spelling.opened[nodes]
+        gained = added[nodes].astype(np.intp)
+        _, first, which = distinct_rows(states, opened + 1, *gained.T)
+        ends, gains, opens = states[first].astype(np.intp), gained[first], opened[first]
+        owners, kinds = list[int](), list[int]()
+        for owner in np.flatnonzero((opens >= 0) & (ends != NOWHERE)).tolist():
+            several = self._open_kinds[opens[owner]]
+            owners += [owner] * len(several)
+            kinds += several
+        owning = np.array(owners, dtype=np.intp)
+        after, more = automaton.follow(ends[owning], np.array(kinds, dtype=np.intp))
+        left = np.array([spelling.ranges[number][2] for number in opens[owning].tolist()], dtype=np.intp)
+        more = more + left[:, None] * np.array(automaton.token, dtype=np.intp)  # the rest of a character costs tokens
+        return Ends(ends, gains, owning, after, gains[owning] + more, left), which
+
+    def _stopped(
+        self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int16]
+    ) -> list[Stopped]:
+        automaton, trie, whole = self.automaton, self.vocabulary.trie, self._kinds
+        found = []
+        for stop, cut, states in automaton.stopping if automaton.stops else ():
+            nodes = met[np.isin(at[met], states) & (whole[met] >= 0) & (met != root)]
+            judged, characters = nodes.copy(), np.full(nodes.size, cut)
+            while (moving := (characters > 0) & (judged > 0)).any():
+                characters[moving] -= whole[judged[moving]] >= 0
+                judged[moving] = trie.parent[judged[moving]]
+                inside = moving & (characters == 0) & (whole[judged] == INSIDE)
+                while inside.any():  # the value ends where a character does
+                    judged[inside] = trie.parent[judged[inside]]
+                    inside &= whole[judged] == INSIDE
+            states_of, gained = at[judged].astype(np.intp), added[judged].astype(np.intp)
+            _, first, which = distinct_rows(states_of, characters, *gained.T)
+            tokens, ranges = self.vocabulary.tokens_within(trie.first[nodes], trie.end[nodes])
+            judged_at = states_of[first], gained[first], characters[first]
+            found.append(Stopped(stop, *judged_at, tokens, which[ranges]))
+        return found
+
+    def _passed(
+        self, met: IntArray, root: int | None, held: bytes, at: NDArray[np.int32], added: NDArray[np.int16]
+    ) -> Passed | None:
+        """Tokens that read the following text after a place between two characters."""
+        vocabulary, trie = self.vocabulary, self.vocabulary.trie
+        if not self._following or root is None:
+            return None
+        origins = met[(self._kinds[met] >= 0) | (met == root)]
+        nodes, number = origins, np.arange(origins.size)
+        first, end, which = [], [], []
+        for byte in self._following:
+            child = np.searchsorted(trie.key, nodes * 256 + byte)
+            exists = trie.key[np.minimum(child, trie.key.size - 1)] == nodes * 256 + byte
+            nodes, number = child[exists], number[exists]
+            whole = trie.ends[nodes]
+            first.append(trie.first[nodes[whole]])
+            end.append(trie.first[nodes[whole]] + 1)
+            which.append(number[whole])
+        first.append(trie.first[nodes])
+        end.append(trie.end[nodes])
+        which.append(number)
+        tokens, ranges = vocabulary.tokens_within(np.concatenate(first), np.concatenate(end))
+        number = np.concatenate(which)[ranges]
+        used, number = np.unique(number, return_inverse=True)
+        states, gained = at[origins[used]].astype(np.intp), added[origins[used]].astype(np.intp)
+        at_start = origins[used] == root
+        _, distinct, which_place = distinct_rows(states, at_start, *gained.T)
+        places = states[distinct], gained[distinct], at_start[distinct]
+        return Passed(*places, tokens, which_place[number.ravel()])
 
 
-def _set(mask: Mask, passing: Passing, wanted: bytes) -> None:
-    if any(wanted):
-        mask[passing.tokens[np.frombuffer(wanted, dtype=np.bool_)[passing.pair]]] = True
+def distinct_rows(*columns: NDArray[np.integer]) -> tuple[IntArray, IntArray, NDArray[np.int32]]:
+    """Keys of distinct rows, an index of each, and the number of every row, from columns of small numbers."""
+    key = columns[0].astype(np.int64)
+    for column in columns[1:]:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    distinct, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return distinct, first, which.ravel().astype(np.int32)
+
+
+def next_character(data: bytes, at: int) -> str | None:
+    """The whole character at a place of the data; None if there is none."""
+    byte = data[at]
+    size = 1 + (byte >= 0xC2) + (byte >= 0xE0) + (byte >= 0xF0)
+    try:
+        return data[at : at + size].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def bytes_of_last(text: bytes, characters: int) -> int:
+    """Number of bytes of the last characters of a text."""
+    at = len(text)
+    while characters:
+        at -= 1
+        characters -= text[at] & 0xC0 != 0x80
+    return len(text) - at

@@ -14,12 +14,12 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from lmql_lite.constraints.atoms import NEVER, Need
-from lmql_lite.constraints.charset import Charset, Ranges, charset, joined, matched, others
+from lmql_lite.constraints.charset import Ranges, contains, joined, matched, others
 
 SIZE_BUDGET = 20_000
 """Most instructions of a program, in which counted repetitions are written out."""
 NEWLINE = 10
+NEVER = 2**30
 MATCH = 0
 """Instruction at which the text is complete."""
 CATEGORIES = {
@@ -58,7 +58,7 @@ class UnsupportedPattern(ValueError):
 class PatternStep(NamedTuple):
     """Reads one character of the set, then continues at instruction `then`."""
 
-    characters: Charset
+    characters: Ranges
     then: int
 
 
@@ -72,8 +72,8 @@ class PatternProgram:
             start = self._sequence(tree, flags, MATCH, first=True, last=True)
         except RecursionError:
             raise UnsupportedPattern("this regular expression is nested too deep") from None
-        self.needs = self._distances()
-        """Least number of bytes and of characters from each instruction to MATCH."""
+        self.shortest = self._distances()
+        """For each instruction, fewest characters to MATCH (or NEVER), and bytes of the shortest such text."""
         self._entered: dict[frozenset[int], frozenset[int]] = {}
         self.start = self.enter(frozenset({start}))
 
@@ -96,48 +96,23 @@ class PatternProgram:
             known = frozenset(
                 place
                 for place in seen
-                if self.needs[place].num_bytes < NEVER
-                and (place == MATCH or isinstance(self._code[place], PatternStep))
+                if self.shortest[place][0] < NEVER and (place == MATCH or isinstance(self._code[place], PatternStep))
             )
             if len(instructions) == 1:
                 self._entered[instructions] = known
         return known
 
     @cached_property
-    def shortest(self) -> list[tuple[int, int]]:
-        """For each instruction, fewest characters to MATCH, and bytes of the shortest such text."""
-        before: list[list[int]] = [[] for _ in self._code]
-        costs = [(0, 0)] * len(self._code)
-        for place, code in enumerate(self._code):
-            if isinstance(code, PatternStep):
-                lowest = code.characters.ranges[0][0] if code.characters.ranges else None
-                costs[place] = (NEVER, NEVER) if lowest is None else (1, len(chr(lowest).encode()))
-            for after in (code.then,) if isinstance(code, PatternStep) else code:
-                before[after].append(place)
-        found = [(NEVER, NEVER)] * len(self._code)
-        found[MATCH] = (0, 0)
-        queue = [((0, 0), MATCH)]
-        while queue:
-            far, here = heappop(queue)
-            if far == found[here]:
-                for place in before[here]:
-                    longer = far[0] + costs[place][0], far[1] + costs[place][1]
-                    if longer < found[place]:
-                        found[place] = longer
-                        heappush(queue, (longer, place))
-        return found
-
-    @cached_property
     def sets(self) -> list[Ranges]:
         """Sets of characters that the steps read."""
-        return list(dict.fromkeys(code.characters.ranges for code in self._code if isinstance(code, PatternStep)))
+        return list(dict.fromkeys(code.characters for code in self._code if isinstance(code, PatternStep)))
 
     def matches(self, text: str) -> bool:
         """Same result as `re.fullmatch`, in time linear in the text for every pattern."""
         places = self.start
         for character in text:
             steps = [self.step(place) for place in places if place != MATCH]
-            places = self.enter(frozenset(step.then for step in steps if character in step.characters))
+            places = self.enter(frozenset(step.then for step in steps if contains(step.characters, character)))
         return MATCH in places
 
     # Compilation, from the back: every part gets the instruction to continue at --------------------------------------
@@ -176,7 +151,7 @@ class PatternProgram:
             return self._repeat(least, most, body, flags, then, first=first, last=last)
         if code in REFUSED:
             raise UnsupportedPattern(f"{REFUSED[code]} cannot be enforced in a regular expression", HINT)
-        return self._add(PatternStep(charset(characters_of(node, flags)), then))
+        return self._add(PatternStep(characters_of(node, flags), then))
 
     def _anchor(self, where: object, then: int, *, first: bool, last: bool) -> int:
         """Entry of an anchor, allowed only where it is redundant: the whole text has to match anyway."""
@@ -216,33 +191,27 @@ class PatternProgram:
         self._code[loop] = (self._sequence(nodes, flags, loop, first=False, last=False), then)
         return loop
 
-    # Distances -----------------------------------------------------------------------------------------------------
-
-    def _distances(self) -> list[Need]:
-        num_bytes = self._nearest(
-            [
-                code.characters.num_bytes[code.characters.root] if isinstance(code, PatternStep) else 0
-                for code in self._code
-            ]
-        )
-        return list(map(Need, num_bytes, self._nearest([int(isinstance(code, PatternStep)) for code in self._code])))
-
-    def _nearest(self, costs: list[int]) -> list[int]:
-        """Least total cost from each instruction to MATCH: Dijkstra, backwards from MATCH."""
+    def _distances(self) -> list[tuple[int, int]]:
+        """Distances of all instructions: Dijkstra, backwards from MATCH."""
         before: list[list[int]] = [[] for _ in self._code]
+        costs = [(0, 0)] * len(self._code)
         for place, code in enumerate(self._code):
+            if isinstance(code, PatternStep):
+                lowest = code.characters[0][0] if code.characters else None
+                costs[place] = (NEVER, NEVER) if lowest is None else (1, len(chr(lowest).encode()))
             for after in (code.then,) if isinstance(code, PatternStep) else code:
                 before[after].append(place)
-        found = [NEVER] * len(self._code)
-        found[MATCH] = 0
-        queue = [(0, MATCH)]
+        found = [(NEVER, NEVER)] * len(self._code)
+        found[MATCH] = (0, 0)
+        queue = [((0, 0), MATCH)]
         while queue:
             far, here = heappop(queue)
             if far == found[here]:
                 for place in before[here]:
-                    if far + costs[place] < found[place]:
-                        found[place] = far + costs[place]
-                        heappush(queue, (found[place], place))
+                    longer = far[0] + costs[place][0], far[1] + costs[place][1]
+                    if longer < found[place]:
+                        found[place] = longer
+                        heappush(queue, (longer, place))
         return found
 
 

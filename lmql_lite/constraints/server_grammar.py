@@ -1,8 +1,7 @@
 """Rules over characters for a segment, to which a server can constrain its model (S17).
 
-Our automata read bytes and have counts beside their states; servers read characters and know only rules. So characters
-are walked byte by byte, and a state with its counts becomes one rule. If there are too many, a count is left out. Then
-the rules allow more than the segment does, and the reply is checked anyway.
+Servers know only rules, so a place of a hole's automaton, a state with its counts, becomes one rule. If there are too
+many, a count is left out. Then the rules allow more than the segment does, and the reply is checked anyway.
 """
 
 from __future__ import annotations
@@ -10,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
-from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.character_steps import ByCharacter, CharacterJudgement, Range
+from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Place
 from lmql_lite.constraints.language import Language, Rule, smallest
-from lmql_lite.constraints.step_table import NOWHERE
+from lmql_lite.constraints.simplify import TRUE, simplify
+from lmql_lite.constraints.terms import And, Contains, Length, Or, Term
+from lmql_lite.constraints.units import Occurrences, Unit
+from lmql_lite.constraints.vocabulary import open_range
 from lmql_lite.errors import ConstraintError
 
+Range = tuple[int, int]
+"""Lowest and highest code point, both included."""
 RULES = 2000
 """Default maximum number of rules. llama.cpp takes thousands without trouble. xgrammar takes about 30 ms for each rule
 that nearly all characters fit, with a vocabulary of 128,000 tokens: give it a hundred."""
 SLACK = 2
 """Factor by which the places explored may exceed the budget, because equal ones become one rule later."""
-STATES = 3000
-"""Most automaton states read. Most are inside characters, of which Unicode classes have many."""
 EDGES = 16_000
 """Most edges of all rules together, for any budget of rules. A Unicode class has hundreds of ranges, each of which
 costs a server far less than a rule. xgrammar takes a second for so many."""
@@ -50,22 +52,22 @@ def pushed(parts: Sequence[Automaton | bytes], budget: int = RULES) -> Pushed | 
     which STOPS_BEFORE cuts it: a stop is an observation (S14). Tokens are not counted. None if there are more than
     `budget` rules even with nothing counted, or if there is no text at all.
     """
-    holes = [ByCharacter(part) if isinstance(part, Automaton) else part.decode() for part in parts]
+    holes = [GrammarHole(part) if isinstance(part, Automaton) else part.decode() for part in parts]
     while True:
-        counting = [hole for hole in holes if isinstance(hole, ByCharacter) and hole.width]
+        counting = [hole for hole in holes if isinstance(hole, GrammarHole) and hole.width]
         widest = max(counting, key=lambda hole: hole.width, default=None)
-        try:
-            if widest is None or widest.width <= SLACK * budget:
+        if widest is None or widest.width <= SLACK * budget:
+            try:
                 language = _explored(_Segment(holes), budget)
-                if language is not None and language.is_empty:
-                    return None
-                if language is not None:
-                    return Pushed(language, all(isinstance(hole, str) or hole.exact for hole in holes))
-            if widest is None:
+            except ConstraintError:  # more states or counts than an automaton may have
+                language = None
+            if language is not None and language.is_empty:
                 return None
-            loosened = widest.loosened()
-        except ConstraintError:  # more states than an automaton may have
+            if language is not None:
+                return Pushed(language, all(isinstance(hole, str) or hole.exact for hole in holes))
+        if widest is None:
             return None
+        loosened = widest.loosened()
         holes = [loosened if hole is widest else hole for hole in holes]
 
 
@@ -82,26 +84,121 @@ def _explored(segment: _Segment, budget: int) -> Language | None:
                 met.append(after)
             edges.append((low, high, number))
         many += len(edges)
-        if len(met) > SLACK * budget or many > EDGES or segment.states_read > STATES:
+        if len(met) > SLACK * budget or many > EDGES:
             return None
         rules.append(Rule(tuple(edges), segment.accepts(places)))
     language = smallest(rules)
     return language if len(language.rules) <= budget else None
 
 
+# Holes ---------------------------------------------------------------------------------------------------------------
+
+
+class GrammarHole:
+    """Places of a hole, from character to character.
+
+    `exact` is false if a bound or a count was left out. Then a hole that is closed or has no stops may end wherever it
+    holds (`bounded_anywhere`). If its stops are not `certain`, the hole may also continue after one.
+    """
+
+    def __init__(self, automaton: Automaton, *, exact: bool = True, certain: bool = True) -> None:
+        self.automaton = automaton
+        self.exact = exact
+        self.certain = certain
+        self.bounded_anywhere = not exact and (automaton.closed or not automaton.stops)
+        self._term = simplify(automaton.term)
+        self._widths = dict(zip(automaton.counts.units, automaton.counts.sizes, strict=True))
+        wanted = automaton.classes.single()
+        self._ranges = [automaton.classes.ranges(flags) for flags in wanted]
+        """Code points of each class of characters."""
+        self._steps: dict[int, list[tuple[int, list[Range]]]] = {}
+
+    @property
+    def width(self) -> float:
+        """Largest number of a count that is told apart; infinite for tokens, which servers do not count; 0 if none."""
+        return max(map(self._width, self._widths), default=0)
+
+    def _width(self, unit: Unit) -> float:
+        return inf if unit == "tokens" else self._widths[unit]
+
+    def loosened(self) -> GrammarHole:
+        """Relaxed copy, which accepts more texts.
+
+        It lacks the upper bounds on the unit with the largest `width`, or that unit if it has no upper bound.
+        """
+        unit = max(self._widths, key=self._width)
+        term = simplify(_uncapped(self._term, unit))
+        # text over a bound of the whole term is invalid whether or not a stop fires, unless another stop cuts off more
+        certain = self.certain and not (self.automaton.cuts_back and len(self.automaton.stops) > 1)
+        if term == self._term:
+            term, certain = simplify(_uncounted(term, unit)), False
+        return GrammarHole(Automaton(term), exact=False, certain=certain)
+
+    def lives(self, place: Place) -> bool:
+        return self.automaton.distance(place.state, place.values) < FAR
+
+    def holds(self, place: Place) -> bool:
+        return self.automaton.distance(place.state, place.values) == 0
+
+    def is_bound(self, place: Place) -> bool:
+        """True if the hole must end here."""
+        return self.holds(place) and not self.automaton.ways(place.state, place.values).any()
+
+    def steps(self, state: int) -> list[tuple[int, list[Range]]]:
+        """Characters that may follow a state, by what they do: one of their classes, and their code points."""
+        steps = self._steps.get(state)
+        if steps is None:
+            found: dict[tuple[int, int], tuple[int, list[Range]]] = {}
+            for kind, step in enumerate(self.automaton.row(state)):
+                if step[0] != NOWHERE:
+                    found.setdefault(step, (kind, []))[1].extend(self._ranges[kind])
+            steps = self._steps[state] = [(kind, sorted(ranges)) for kind, ranges in found.values()]
+        return steps
+
+    def closing(self, place: Place) -> list[Range]:
+        """Characters whose first byte cannot continue the text."""
+        goes_on = self.automaton.first_bytes(place.state, place.values)
+        opened = [open_range(bytes([byte])) for byte in range(256) if not goes_on[byte]]
+        return [(each[0], each[1]) for each in opened if each is not None]
+
+
+def _uncapped(term: Term, unit: Unit) -> Term:
+    """The term without upper bounds on the unit of the whole text."""
+    match term:
+        case And(terms):
+            return And(tuple(_uncapped(part, unit) for part in terms))
+        case Length(at_least, _, counted) if counted == unit:
+            return Length(at_least, None, unit)
+    return term
+
+
+def _uncounted(term: Term, unit: Unit) -> Term:
+    match term:
+        case And(terms):
+            return And(tuple(_uncounted(part, unit) for part in terms))
+        case Or(terms):
+            return Or(tuple(_uncounted(part, unit) for part in terms))
+        case Length(unit=counted) if counted == unit:
+            return TRUE
+        case Contains(phrase) if Occurrences(phrase) == unit:
+            return TRUE
+    return term
+
+
 # Segments ------------------------------------------------------------------------------------------------------------
 
 
 class GrammarState(NamedTuple):
-    """Position in a part: in a literal text after `state` characters, or in a hole. The end comes after the last part.
+    """Position in a part: in a literal text after `said` characters, or at a place of a hole. The end comes after the
+    last part.
 
-    `since` has pairs (age, places): where the following text would be by now if the value had ended `age` bytes ago. If
-    STOPS_BEFORE cuts the value there, these places are next.
+    `since` has pairs (age, places): where the following text would be by now if the value had ended `age` characters
+    ago. If STOPS_BEFORE cuts the value there, these places are next.
     """
 
     part: int
-    state: int
-    counts: int = 0
+    said: int = 0
+    place: Place | None = None
     since: tuple[tuple[int, Places], ...] = ()
 
 
@@ -112,26 +209,21 @@ Moves = list[tuple[int, int, Places]]
 
 
 class _Segment:
-    def __init__(self, parts: Sequence[ByCharacter | str]) -> None:
+    def __init__(self, parts: Sequence[GrammarHole | str]) -> None:
         self._parts = [part for part in parts if part != ""]
         self._moves: dict[GrammarState, Moves] = {}
         self._begun: dict[int, Places] = {}
-
-    @property
-    def states_read(self) -> int:
-        return sum(part.states_read for part in self._parts if isinstance(part, ByCharacter))
 
     def begin(self, part: int) -> Places:
         """Places at the beginning of a part, after the text before it."""
         begun = self._begun.get(part)
         if begun is None:
-            if part < len(self._parts) and isinstance(hole := self._parts[part], ByCharacter):
-                start = GrammarState(part, hole.automaton.start)
-                judged = hole.judged(start.state, 0)
-                # a stop needs at least one character
-                begun = self._arrive(hole, start, judged._replace(cut=None)) if judged else frozenset()
+            if part < len(self._parts) and isinstance(hole := self._parts[part], GrammarHole):
+                start = Place(hole.automaton.start, hole.automaton.counts.zero)
+                state = GrammarState(part, place=start)
+                begun = self._arrive(hole, state, start, None) if hole.lives(start) else frozenset()
             else:
-                begun = frozenset([GrammarState(part, 0)])
+                begun = frozenset([GrammarState(part)])
             self._begun[part] = begun
         return begun
 
@@ -139,12 +231,11 @@ class _Segment:
         """True if the text may end."""
         return any(map(self._ends, places))
 
-    def _ends(self, place: GrammarState) -> bool:
-        part, state, counts, _ = place
-        if part == len(self._parts):
-            return True
-        hole = self._parts[part]
-        return self._is_last(part) and isinstance(hole, ByCharacter) and hole.automaton.holds(state, counts)
+    def _ends(self, state: GrammarState) -> bool:
+        if state.part == len(self._parts) or state.place is None:
+            return state.part == len(self._parts)
+        hole = self._parts[state.part]
+        return isinstance(hole, GrammarHole) and self._is_last(state.part) and hole.holds(state.place)
 
     def _is_last(self, part: int) -> bool:
         return part + 1 == len(self._parts)
@@ -152,59 +243,53 @@ class _Segment:
     def moves(self, places: Places) -> Moves:
         return _united([self._moves_of(place) for place in places])
 
-    def _moves_of(self, place: GrammarState) -> Moves:
-        moves = self._moves.get(place)
+    def _moves_of(self, state: GrammarState) -> Moves:
+        moves = self._moves.get(state)
         if moves is None:
-            part = self._parts[place.part] if place.part < len(self._parts) else ""
-            moves = self._moves[place] = (
-                self._through(part, place) if isinstance(part, ByCharacter) else self._along(part, place)
-            )
+            part = self._parts[state.part] if state.part < len(self._parts) else ""
+            moves = self._along(part, state) if isinstance(part, str) else self._through(part, state)
+            self._moves[state] = moves
         return moves
 
-    def _along(self, text: str, place: GrammarState) -> Moves:
+    def _along(self, text: str, state: GrammarState) -> Moves:
         if not text:
             return []
-        said = place.state + 1
-        code = ord(text[place.state])
-        after = frozenset([place._replace(state=said)]) if said < len(text) else self.begin(place.part + 1)
+        said = state.said + 1
+        code = ord(text[state.said])
+        after = frozenset([state._replace(said=said)]) if said < len(text) else self.begin(state.part + 1)
         return [(code, code, after)]
 
-    def _through(self, hole: ByCharacter, place: GrammarState) -> Moves:
-        part, state, counts, _ = place
-        automaton, last = hole.automaton, self._is_last(part)
+    def _through(self, hole: GrammarHole, state: GrammarState) -> Moves:
+        automaton, last, place = hole.automaton, self._is_last(state.part), state.place
+        assert place is not None
         moves: Moves = []
-        if automaton.closed and not last and automaton.holds(state, counts):
+        if automaton.closed and not last and hole.holds(place):
             # a byte that cannot continue the hole begins the following text
-            following = self.moves(self.begin(part + 1))
-            for after, added, _, low, high in hole.begins(state):
-                if after == NOWHERE or not automaton.lives(after, automaton.counts.add(counts, added)):
-                    moves += _within(following, low, high)
-        for after, added, size, ranges in hole.steps(state):
-            reached = GrammarState(part, after, automaton.counts.add(counts, added))
-            judged = hole.judged(after, reached.counts)
-            if judged is None:
+            following = self.moves(self.begin(state.part + 1))
+            for low, high in hole.closing(place):
+                moves += _within(following, low, high)
+        for kind, ranges in hole.steps(place.state):
+            reached = automaton.step(place, kind)
+            cut = automaton.fired(reached, place)
+            if cut is None and not hole.lives(reached):
                 continue
-            if last or not automaton.undecided(after):
-                places = self._arrive(hole, reached, judged)
+            after = GrammarState(state.part, place=reached)
+            if last or (not automaton.undecided(reached.state) and not cut):
+                places = self._arrive(hole, after, reached, cut)
                 moves += [(low, high, places) for low, high in ranges]
             else:
-                moves += self._undecided(hole, place, reached, judged, size, ranges)
+                moves += self._undecided(hole, state, after, cut, ranges)
         return sorted(moves, key=lambda move: move[0])
 
     def _undecided(
-        self,
-        hole: ByCharacter,
-        before: GrammarState,
-        place: GrammarState,
-        judged: CharacterJudgement,
-        size: int,
-        ranges: list[Range],
+        self, hole: GrammarHole, before: GrammarState, state: GrammarState, cut: int | None, ranges: list[Range]
     ) -> Moves:
         """Moves for characters that may belong to a phrase that is cut off: the next part reads them too."""
-        back = hole.automaton.undecided(place.state)
-        since = [(size, self.begin(place.part + 1)), *((age + size, places) for age, places in before.since)]
+        assert state.place is not None
+        back = max(hole.automaton.undecided(state.place.state), cut or 0)
+        since = [(1, self.begin(state.part + 1)), *((age + 1, places) for age, places in before.since)]
         since = [(age, places) for age, places in since if age <= back]
-        said: Moves = [(low, high, frozenset([place])) for low, high in ranges]
+        said: Moves = [(low, high, frozenset([state])) for low, high in ranges]
         moves = []
         known: dict[tuple[tuple[int, Places], ...], Places] = {}
         for low, high, (here, *following) in _overlaid([said, *(self.moves(places) for _, places in since)]):
@@ -212,26 +297,29 @@ class _Segment:
                 ages = zip((age for age, _ in since), following, strict=True)
                 key = tuple((age, places) for age, places in ages if places)
                 if key not in known:
-                    known[key] = self._arrive(hole, place._replace(since=key), judged)
+                    known[key] = self._arrive(hole, state._replace(since=key), state.place, cut)
                 moves.append((low, high, known[key]))
         return moves
 
-    def _arrive(self, hole: ByCharacter, place: GrammarState, judged: CharacterJudgement) -> Places:
-        """Places after a character of a hole: in the hole, or in the following text if the hole has ended."""
-        following = self.begin(place.part + 1)
-        staying = frozenset([place])
-        if not self._is_last(place.part) and judged.holds:
-            if judged.bound:
+    def _arrive(self, hole: GrammarHole, state: GrammarState, place: Place, cut: int | None) -> Places:
+        """Places after a character of a hole: in the hole, or in the following text if the hole has ended.
+
+        `cut` is the number of characters that a stop cuts off here, None if no stop fires.
+        """
+        following = self.begin(state.part + 1)
+        staying = frozenset([state]) if hole.lives(place) else frozenset[GrammarState]()
+        if not self._is_last(state.part) and hole.holds(place):
+            if hole.is_bound(place):
                 staying = following
             elif hole.bounded_anywhere:
                 staying |= following
-        if judged.cut is None:
+        if cut is None:
             return staying
         if not hole.certain:
-            return staying.union(following, *(places for _, places in place.since))
-        if judged.cut == 0 or self._is_last(place.part):
+            return staying.union(following, *(places for _, places in state.since))
+        if cut == 0 or self._is_last(state.part):
             return following
-        return dict(place.since).get(judged.cut, frozenset())
+        return dict(state.since).get(cut, frozenset())
 
 
 def _within(moves: Moves, lowest: int, highest: int) -> Moves:

@@ -13,7 +13,6 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from lmql_lite.constraints.atoms import starts_character
 from lmql_lite.constraints.charset import class_text
 from lmql_lite.constraints.pattern import counted, program
 from lmql_lite.constraints.terms import (
@@ -33,7 +32,7 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.units import measured
+from lmql_lite.constraints.units import measured, starts_character
 
 Part = TypeVar("Part")
 ENDLESS = 2**31

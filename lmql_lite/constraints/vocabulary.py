@@ -274,3 +274,17 @@ class Vocabulary:
     def extends(self, text: bytes) -> bool:
         """True if some token begins with `text` and is longer. Then text that ends so may be tokenised differently."""
         return any(self.texts[index] != text for index in self.beginning_with(text)[:2])
+
+
+def open_range(data: bytes) -> tuple[int, int, int] | None:
+    """Lowest and highest character that these bytes begin, and the bytes to come; None if they begin none."""
+    size = 1 + (data[0] >= 0xC2) + (data[0] >= 0xE0) + (data[0] >= 0xF0)
+    left = size - len(data)
+    if left < 0 or 0x80 <= data[0] < 0xC2 or data[0] > 0xF4 or not all(0x80 <= byte < 0xC0 for byte in data[1:]):
+        return None
+    value = data[0] if size == 1 else data[0] & 0xFF >> size + 1
+    for byte in data[1:]:
+        value = value << 6 | byte & 0x3F
+    low = max(value << 6 * left, (0, 0, 0x80, 0x800, 0x10000)[size])
+    high = min((value + 1 << 6 * left) - 1, 0x10FFFF)
+    return None if low > high or (low >= 0xD800 and high <= 0xDFFF) else (low, high, left)

@@ -10,6 +10,7 @@ import pytest
 
 from lmql_lite.constraints import hole_matcher
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.masks import MASKS_BYTES, Recent
 from lmql_lite.constraints.terms import (
     And,
     Choice,
@@ -23,7 +24,6 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
 )
-from lmql_lite.constraints.token_masks import MASKS_BYTES, Recent
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.scripted import ScriptedTokenizer

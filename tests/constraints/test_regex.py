@@ -1,4 +1,4 @@
-"""Regular expressions as byte machines, against Python's own."""
+"""Regular expressions as programs of characters, against Python's own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from lmql_lite.constraints.atoms import DEAD, NEVER, Utf8
-from lmql_lite.constraints.charset import charset, every_character, joined
-from lmql_lite.constraints.pattern import UnsupportedPattern, counted, program
-from lmql_lite.constraints.regex import Regex
+from lmql_lite.constraints.automaton import FAR, Automaton, PatternMachine
+from lmql_lite.constraints.charset import every_character, joined
+from lmql_lite.constraints.counts import DEAD
+from lmql_lite.constraints.pattern import NEVER, UnsupportedPattern, counted, program
 from lmql_lite.constraints.simplify import satisfies, simplify
-from lmql_lite.constraints.terms import And, Matches
+from lmql_lite.constraints.terms import And, Matches, Not
 from lmql_lite.errors import ConstraintError, Span
 
 LETTERS = "abA1 .-\nßéêſKİ😀"
@@ -45,51 +45,27 @@ def random_text(dice: random.Random) -> str:
     return "".join(dice.choices(LETTERS, k=dice.randrange(6)))
 
 
-def fullmatch(machine: Regex, text: bytes) -> bool:
-    state = 0
-    for byte in text:
-        state = machine.step(state, byte)
-    return machine.holds(state)
-
-
 @pytest.mark.parametrize("seed", range(250))
 def test_a_machine_holds_where_fullmatch_does(seed: int) -> None:
     """Also checks dead states, and the distances to a match."""
     dice = random.Random(seed)
     pattern, flags = patterns(dice), dice.choice([0, 0, 0, re.I, re.S, re.A, re.I | re.A, re.X, re.M])
-    compiled, machine = re.compile(pattern, flags), Regex(pattern, flags, None)
-    for _ in range(120):
+    compiled, machine = re.compile(pattern, flags), PatternMachine(pattern, flags)
+    for _ in range(60):
         text = random_text(dice)
-        data = text.encode()
-        assert fullmatch(machine, data) == bool(compiled.fullmatch(text)), (pattern, flags, text)
         assert program(pattern, flags).matches(text) == bool(compiled.fullmatch(text)), (pattern, flags, text)
-        state = 0
-        for at, byte in enumerate(data):
-            before, state = machine.need(state, 0), machine.step(state, byte)
+        state = machine.start
+        for character in text:
+            characters, num_bytes = machine.need(state) if state != DEAD else (NEVER, NEVER)
+            state = machine.step(state, character)
             if state == DEAD:
-                assert not compiled.fullmatch(text), (pattern, text, at)
+                assert not compiled.fullmatch(text), (pattern, text)
                 break
-            assert before.num_bytes <= 1 + machine.need(state, 0).num_bytes
-            assert before.num_characters <= 1 + machine.need(state, 0).num_characters
+            after = machine.need(state)
+            assert (characters, num_bytes) <= (1 + after[0], len(character.encode()) + after[1])
         else:
-            assert (machine.need(state, 0).num_bytes == 0) == machine.holds(state)
-            assert (
-                _way_out(machine, state) == machine.need(state, 0).num_bytes
-                or machine.need(state, 0).num_bytes >= NEVER
-            )
-
-
-def _way_out(machine: Regex, state: int) -> int:
-    """Number of bytes to a match if each step takes the successor with the least distance; NEVER if there is none."""
-    for far in range(50):
-        if machine.holds(state):
-            return far
-        moves = machine.moves(state)
-        successors = {*moves.special.values(), moves.other} - {DEAD}
-        state = min(successors, key=lambda after: machine.need(after, 0).num_bytes, default=DEAD)
-        if state == DEAD:
-            break
-    return NEVER
+            assert machine.holds(state) == bool(compiled.fullmatch(text)), (pattern, flags, text)
+            assert machine.holds(state) == (machine.need(state) == (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -112,17 +88,13 @@ def _way_out(machine: Regex, state: int) -> int:
 )
 def test_sets_of_characters_are_those_of_python(pattern: str) -> None:
     """The first 3,000 characters, every 7th up to 70,000 and every 997th after that."""
-    machine, compiled = Regex(pattern, 0, None), re.compile(pattern)
+    ours, compiled = program(pattern, 0), re.compile(pattern)
     characters = every_character()
     for character in characters[:3000] + characters[3000:70_000:7] + characters[70_000::997]:
-        assert fullmatch(machine, character.encode()) == bool(compiled.fullmatch(character)), (pattern, character)
+        assert ours.matches(character) == bool(compiled.fullmatch(character)), (pattern, character)
 
 
-def test_a_set_reads_utf8_and_nothing_else() -> None:
-    everything = charset(joined([(0, 0x10FFFF)]))
-    assert len(everything.nodes) == 8
-    firsts = {byte for low, high, _ in everything.nodes[everything.root] for byte in range(low, high + 1)}
-    assert firsts == {byte for byte in range(256) if Utf8().table[0][byte] != DEAD}
+def test_ranges_are_sorted_and_merged_and_have_no_surrogates() -> None:
     assert joined([(5, 9), (0, 3), (4, 4), (0xD7FF, 0xE000)]) == ((0, 9), (0xD7FF, 0xD7FF), (0xE000, 0xE000))
 
 
@@ -140,7 +112,7 @@ def test_a_set_reads_utf8_and_nothing_else() -> None:
 )
 def test_anchors_that_say_nothing_are_passed_over(pattern: str, same: str) -> None:
     for text in ("", "a", "b", "a\n", "\na", "ab"):
-        assert fullmatch(Regex(pattern, 0, None), text.encode()) == bool(re.fullmatch(same, text))
+        assert program(pattern, 0).matches(text) == bool(re.fullmatch(same, text))
         assert bool(re.fullmatch(pattern, text)) == bool(re.fullmatch(same, text))
 
 
@@ -175,16 +147,19 @@ def test_anchors_that_say_nothing_are_passed_over(pattern: str, same: str) -> No
 def test_what_cannot_be_followed_is_refused_in_a_sentence(pattern: str, sentence: str) -> None:
     with pytest.raises(UnsupportedPattern, match=sentence):
         program(pattern, 0)
+
+
+def test_a_pattern_of_a_hole_that_cannot_be_followed_is_an_error_with_the_place() -> None:
     span = Span("test.lq", "REGEX(X, r'..')", 0, 15)
-    with pytest.raises(ConstraintError, match=sentence) as caught:
-        Regex(pattern, 0, span)
+    with pytest.raises(ConstraintError, match="ahead or behind") as caught:
+        Automaton(Matches("(?=a)a", span=span))
     assert caught.value.span == span
 
 
 def test_what_says_nothing_may_be_repeated() -> None:
     for pattern in ("(?:){1000}", "()*", "(?:a?)*", "(?:a*)*b", "(|a)+", "(?:){5,}", "(?:(?:)|a){2,}"):
         for text in ("", "a", "aa", "aab", "b"):
-            assert fullmatch(Regex(pattern, 0, None), text.encode()) == bool(re.fullmatch(pattern, text)), (
+            assert program(pattern, 0).matches(text) == bool(re.fullmatch(pattern, text)), (
                 pattern,
                 text,
             )
@@ -192,17 +167,14 @@ def test_what_says_nothing_may_be_repeated() -> None:
 
 def test_what_matches_nothing_is_dead_from_the_start() -> None:
     for pattern in (r"[^\s\S]", r"a[^\w\W]|[^\w\W]*[^\w\W]b", "\ud800"):
-        machine = Regex(pattern, 0, None)
-        assert machine.need(0, 0).num_bytes >= NEVER and not machine.holds(0) and machine.step(0, 97) == DEAD
+        assert Automaton(Matches(pattern)).shortest >= FAR
 
 
 def test_too_many_subsets_are_an_error_with_the_place() -> None:
     span = Span("test.lq", "REGEX(X, r'..')", 0, 15)
-    machine = Regex("(?:a|b)*a(?:a|b){600}", 0, span)
-    dice = random.Random(1)
-    with pytest.raises(ConstraintError, match="too many ways") as caught:
-        for _ in range(10):
-            fullmatch(machine, bytes(dice.choices(b"ab", k=700)))
+    automaton = Automaton(Not(Matches("(?:a|b)*a(?:a|b){600}", span=span), span))
+    with pytest.raises(ConstraintError, match=r"more than .* states") as caught:
+        assert automaton.shortest
     assert caught.value.span == span and caught.value.hint
 
 

@@ -1,8 +1,9 @@
-"""Server grammars allow the texts that our own matchers accept. `test_campaign.py` tests the matchers."""
+"""Server grammars allow the texts that our own matchers accept. `test_masks.py` tests the matchers."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -27,7 +28,7 @@ from lmql_lite.constraints.terms import (
 )
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
-from tests.constraints.trees import Trees
+from tests.constraints.trees import Trees, atoms
 
 ENGINE = Engine(Vocabulary((None, *(bytes([byte]) for byte in range(256))), frozenset({0})))
 HOLE = Span("test.lq", "[X]", 0, 3)
@@ -97,10 +98,11 @@ def test_a_language_has_the_texts_that_the_matchers_take(seed: int) -> None:
     exact = loosened = taken = 0
     while exact < SEGMENTS:
         letters = dice.choice(LETTERS)
-        matchers = some_segment(dice, letters)
-        if matchers is None:
+        terms = some_segment(dice, letters)
+        if terms is None:
             continue
-        parts = [part if isinstance(part, bytes) else part.masks.automaton for part in matchers]
+        matchers = [part if isinstance(part, bytes) else opened(part) for part in terms]
+        parts = [part if isinstance(part, bytes) else Automaton(part) for part in terms]
         whole = pushed(parts, BUDGET)
         smaller = [pushed(parts, budget) for budget in (40, 8, 3)]
         texts = {text for each in (whole, *smaller) if each for text in some_texts(dice, each.language, letters)}
@@ -114,9 +116,9 @@ def test_a_language_has_the_texts_that_the_matchers_take(seed: int) -> None:
             loosened += not found.exact
             for text, how in endings.items():
                 if found.exact:
-                    assert found.language.accepts(text) == (how is not None), (parts_of(matchers), text)
-                elif how is not None and not bounded(matchers, how):
-                    assert found.language.accepts(text), (parts_of(matchers), text)
+                    assert found.language.accepts(text) == (how is not None), (terms, text)
+                elif how is not None and not bounded(terms, how):
+                    assert found.language.accepts(text), (terms, text)
     assert taken > 10 * SEGMENTS and loosened > SEGMENTS // 2
 
 
@@ -124,23 +126,19 @@ def whole_texts_only(endings: list[str] | None) -> bool:
     return endings is not None
 
 
-def parts_of(matchers: Sequence[HoleMatcher | bytes]) -> list[Term | bytes]:
-    return [part if isinstance(part, bytes) else part.masks.automaton.term for part in matchers]
-
-
-def bounded(matchers: Sequence[HoleMatcher | bytes], endings: list[str]) -> bool:
+def bounded(terms: Segment, endings: list[str]) -> bool:
     """True if a hole with stops ended without one because it could not go on."""
-    holes = [part for part in matchers if isinstance(part, HoleMatcher)]
+    holes = [part for part in terms if not isinstance(part, bytes)]
     return any(
-        hole.masks.automaton.has_stops and ending in ("bound", "forced")
+        ending in ("bound", "forced") and any(isinstance(atom, Stop | StopPattern) for atom in atoms(hole))
         for hole, ending in zip(holes, endings, strict=True)
     )
 
 
-def some_segment(dice: random.Random, letters: str) -> list[HoleMatcher | bytes] | None:
+def some_segment(dice: random.Random, letters: str) -> list[Term | bytes] | None:
     """At most three holes with text between them; None if one of them cannot be filled."""
     trees = Trees(dice, letters)
-    parts: list[HoleMatcher | bytes] = []
+    parts: list[Term | bytes] = []
     for at in range(dice.choice([1, 1, 2, 3])):
         if at or dice.random() < 0.5:
             parts.append("".join(dice.choices(letters, k=dice.randint(1, 3))).encode())
@@ -148,9 +146,10 @@ def some_segment(dice: random.Random, letters: str) -> list[HoleMatcher | bytes]
         if dice.random() < 0.6:
             term = And((term, Stop("".join(dice.choices(letters, k=dice.randint(1, 2))).encode(), dice.random() < 0.6)))
         try:
-            parts.append(opened(term))
+            opened(term)
         except ConstraintError:
             return None
+        parts.append(term)
     if dice.random() < 0.3:
         parts.append("".join(dice.choices(letters, k=dice.randint(1, 2))).encode())
     return parts
@@ -245,8 +244,8 @@ AT, BEFORE = True, False
         ),
         pytest.param(
             [And((Stop(b"END", BEFORE), Length(0, 3))), b"END."],
-            ["END.", "abcEND.", "EEND."],
-            ["abcdEND.", "abcEND", "abc."],
+            ["END.", "abcEND."],
+            ["abcdEND.", "abcEND", "abc.", "aEND."],
             id="STOPS_BEFORE what follows",
         ),
         pytest.param(
@@ -263,7 +262,7 @@ AT, BEFORE = True, False
             id="a pattern that is cut off",
         ),
         pytest.param(
-            [And((Stop(b"END", BEFORE), Length(2, 3)))], ["ab", "abc", "abEND"], ["a", "aEND", "abEN", "abcd"],
+            [And((Stop(b"END", BEFORE), Length(2, 5)))], ["ab", "abcd", "abEND"], ["a", "abcdef", "abENDx"],
             id="the phrase before the end may be said",
         ),
         pytest.param([Choice((b"cat", b"cats", b"dog"))], ["cat", "cats", "dog"], ["ca", "catsdog", ""], id="a choice"),
@@ -327,22 +326,19 @@ def test_rules_are_few(parts: list[Term | bytes], most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "most"),
+    "stop",
     [
-        pytest.param(StopPattern(r"\n[A-Z][a-z]{0,6}:", 0, BEFORE), 40, id="a name in a line of its own"),
-        pytest.param(StopPattern("(?:a|b){1,8}c", 0, BEFORE), 40, id="two letters"),
-        pytest.param(StopPattern(r"\d{4}-\d{2}-\d{2}", 0, BEFORE), 4000, id="a date in digits of all scripts"),
-        pytest.param(StopPattern(r"\w{1,5}\.", 0, BEFORE), 5000, id="letters of all scripts"),
-        pytest.param(StopPattern(".{0,6}END", 0, BEFORE), 20_000, id="anything before a word"),
+        pytest.param(StopPattern(r"\n[A-Z][a-z]{0,6}:", 0, BEFORE), id="a name in a line of its own"),
+        pytest.param(StopPattern("(?:a|b){1,8}c", 0, BEFORE), id="two letters"),
+        pytest.param(StopPattern(r"\d{4}-\d{2}-\d{2}", 0, BEFORE), id="a date in digits of all scripts"),
+        pytest.param(StopPattern(r"\w{1,5}\.", 0, BEFORE), id="letters of all scripts"),
+        pytest.param(StopPattern(".{0,6}END", 0, BEFORE), id="anything before a word"),
     ],
 )
-def test_a_pattern_before_which_a_value_is_cut_took_seconds_in_tens_of_thousands_of_states(
-    stop: StopPattern, most: int
-) -> None:
-    """The machines of the value have the same state at every position in the stop."""
-    automaton = Automaton(stop)
-    pushed([automaton, b"x END"])
-    assert automaton.stop_states.size <= most
+def test_a_pattern_before_which_a_value_is_cut_took_seconds_in_tens_of_thousands_of_states(stop: StopPattern) -> None:
+    began = time.process_time()
+    pushed([Automaton(stop), b"x END"])
+    assert time.process_time() - began < 2
 
 
 # Where there would be too many rules ---------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ class FreeText:
             if own.ending == "stop":
                 own = replace(own, ending=None, length=len(own.text))
             tokens = 0
-        if not own.masks.automaton.lives(own.state, own.count):
+        if not own.lives:
             raise ValueError(f"nothing can follow {text!r}")
         return FreeText(own, self.begins, len(own.text))
 
