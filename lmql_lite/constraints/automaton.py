@@ -533,7 +533,7 @@ class Automaton:
     def _judge(
         self, term: Term, states: IntArray, levels: IntArray, indices: IntArray, reached: AnyStop | None
     ) -> tuple[Flags, Flags]:
-        """Whether values meet the term, and whether the stop that was just reached fires.
+        """Flags of the values that meet the term, and of those after which the stop that was just reached fires.
 
         The arguments are arrays that broadcast. A stop counts as met. It fires only if every conjunction that it is
         part of holds.

@@ -66,7 +66,7 @@ class Advance(NamedTuple):
     cut: int
 
 
-class Ends(NamedTuple):
+class Reached(NamedTuple):
     """Distinct places to which tokens lead: states and what was added to the counts.
 
     A place inside a character has number `owners[i]` for each class that the character may have: it is as far from an
@@ -119,7 +119,7 @@ class Passed(NamedTuple):
 class Walk(NamedTuple):
     """All that tokens lead to from one state. `which` has the number in `ends` of every token, shape (vocabulary,)."""
 
-    ends: Ends
+    ends: Reached
     which: NDArray[np.int32]
     stopped: list[Stopped]
     passed: Passed | None
@@ -427,7 +427,7 @@ class Masks:
             *self._ends(at, added), self._stopped(met, root, at, added), self._passed(met, root, held, at, added)
         )
 
-    def _ends(self, at: NDArray[np.int32], added: NDArray[np.int16]) -> tuple[Ends, NDArray[np.int32]]:
+    def _ends(self, at: NDArray[np.int32], added: NDArray[np.int16]) -> tuple[Reached, NDArray[np.int32]]:
         automaton, nodes, spelling = self.automaton, self.vocabulary.nodes, self.vocabulary.spelling
         states, opened = np.where(nodes > 0, at[nodes], NOWHERE), spelling.opened[nodes]
         gained = added[nodes].astype(np.intp)
@@ -442,7 +442,7 @@ class Masks:
         after, more = automaton.follow(ends[owning], np.array(kinds, dtype=np.intp))
         left = np.array([spelling.ranges[number][2] for number in opens[owning].tolist()], dtype=np.intp)
         more = more + left[:, None] * np.array(automaton.token, dtype=np.intp)  # the rest of a character costs tokens
-        return Ends(ends, gains, owning, after, gains[owning] + more, left), which
+        return Reached(ends, gains, owning, after, gains[owning] + more, left), which
 
     def _stopped(
         self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int16]
