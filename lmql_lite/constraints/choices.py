@@ -24,6 +24,7 @@ class ChoiceMasks:
         self.shortest = min(map(len, self._options))
         self._longest = max(map(len, self._options))
         self.is_empty = self._options == [b""]
+        self.size_bytes = 1000 + sum(100 + len(option) for option in self._options)
 
     def may_end(self, place: Place, text: bytes) -> bool:
         at = bisect_left(self._options, text)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import TypeVar
 
 from lmql_lite.constraints.automaton import FAR, Automaton, Flags, Place, atoms
 from lmql_lite.constraints.choices import ChoiceMasks
@@ -18,13 +15,10 @@ from lmql_lite.constraints.terms import And, Begins, Choice, Constant, Contains,
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
-AUTOMATA_BYTES = 256 * 2**20
-OPENED_KEPT = 256
+AUTOMATA_BYTES = 128 * 2**20
+REFUSED_BYTES = 2**18
 MAX_PHRASES = 4000
 """Most bytes of phrases whose tokens shorten distances."""
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +81,10 @@ class Engine:
         self.grammars = Grammars(vocabulary)
         self._memory = Memory()
         self._automata: Recent[tuple[Term, bool], Automaton] = Recent(AUTOMATA_BYTES)
-        self._opened: OrderedDict[tuple[Term, bytes, int], HoleMatcher] = OrderedDict()
+        self._opened: Recent[tuple[Term, bytes, int], HoleMatcher] = Recent(AUTOMATA_BYTES)
         """Initial matchers of holes that can be filled, by term, following text and `max_tokens`."""
-        self._refused: OrderedDict[tuple[Term, int, str, Span], ConstraintError] = OrderedDict()
+        self._refused: Recent[tuple[Term, int, str, Span], ConstraintError] = Recent(REFUSED_BYTES)
         """Errors of holes that cannot be filled: naming the clauses takes much longer than finding the conflict."""
-        self._lock = Lock()
 
     def matcher(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
         """Matcher at the beginning of a hole.
@@ -101,24 +94,17 @@ class Engine:
         """
         term = self._counted(term)
         key, refusal = (term, following, max_tokens), (term, max_tokens, name, span)
-        with self._lock:
-            opened, refused = self._opened.get(key), self._refused.get(refusal)
+        opened, refused = self._opened.get(key), self._refused.get(refusal)
         if refused is not None:
             raise _again(refused)
-        if opened is None:
-            try:
-                opened = self._open(term, following, max_tokens, name, span)
-            except ConstraintError as error:
-                self._keep(self._refused, refusal, _again(error))
-                raise
-            self._keep(self._opened, key, opened)
-        return opened
-
-    def _keep(self, kept: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-        with self._lock:
-            kept[key] = value
-            if len(kept) > OPENED_KEPT:
-                kept.popitem(last=False)
+        if opened is not None:
+            return opened
+        try:
+            opened = self._open(term, following, max_tokens, name, span)
+        except ConstraintError as error:
+            self._refused.put(refusal, _again(error), 1000)
+            raise
+        return self._opened.put(key, opened, opened.masks.size_bytes)
 
     def _open(self, term: Term, following: bytes, max_tokens: int, name: str, span: Span) -> HoleMatcher:
         masks, shortest = None, _least_characters(simplify(term))

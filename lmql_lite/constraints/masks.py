@@ -133,7 +133,7 @@ class Memory:
     """Caches of the masks of one vocabulary, bounded in bytes."""
 
     def __init__(self) -> None:
-        self.walks: Recent[tuple[Masks, int, bytes], Walk] = Recent(WALKS_BYTES)
+        self.walks: Recent[tuple[Automaton, bytes, int, bytes], Walk] = Recent(WALKS_BYTES)
         self.masks: Recent[tuple[object, ...], Flags] = Recent(MASKS_BYTES)
         self.near: dict[tuple[object, ...], Flags] = {}
 
@@ -146,6 +146,7 @@ class Masks:
         self.vocabulary = vocabulary
         self._memory = memory
         self._following = following if automaton.closed else b""
+        self._key = automaton, self._following
 
         self.start = Place(automaton.start, automaton.counts.zero)
 
@@ -153,6 +154,10 @@ class Masks:
     def shortest(self) -> int:
         """Distance of the empty text; FAR if nothing meets the condition. Raises TooLarge."""
         return self.automaton.shortest
+
+    @property
+    def size_bytes(self) -> int:
+        return self.automaton.size_bytes
 
     @property
     def is_empty(self) -> bool:
@@ -291,7 +296,13 @@ class Masks:
         if place.begun or CONTINUING[0] <= held[:1] < CONTINUING[1]:
             return self._inside_character(place, text, held, tokens_left)
         limit = tokens_left if tokens_left <= automaton.farthest + MAX_LEFT else 0
-        near = self, automaton.alike(place.state, place.values, self.vocabulary.longest), place.before, held, limit
+        near = (
+            *self._key,
+            automaton.alike(place.state, place.values, self.vocabulary.longest),
+            place.before,
+            held,
+            limit,
+        )
         mask = memory.near.get(near)
         if mask is None:
             mask = self._mask(place, held, limit or FAR)
@@ -315,7 +326,7 @@ class Masks:
             closing = (~self.automaton.first_bytes(place.state, here)).tobytes()
         late = (~good & (far < FAR)).tobytes() if closing or passed.any() else b""
         key = (
-            self,
+            *self._key,
             place.state,
             held,
             good.tobytes(),
@@ -388,7 +399,7 @@ class Masks:
     # Walks -------------------------------------------------------------------------------------------------------
 
     def _walk(self, state: int, held: bytes) -> Walk:
-        key = self, state, held
+        key = *self._key, state, held
         walk = self._memory.walks.get(key)
         if walk is None:
             walk = self._walked(state, held)

@@ -29,7 +29,7 @@ class TokenTrie(NamedTuple):
     All ranges are half-open. The nodes at a depth are `levels[depth] .. levels[depth + 1]`, the children of a node
     `children[node] .. children[node + 1]`, and the texts that begin with a node `first .. end`. `key` is
     `parent * 256 + byte`, in ascending order. `ends` is true if a node is a whole text, the first of its range;
-    `ending` lists those nodes. `characters` is the number of characters that begin on the path to a node.
+    `ending` lists those nodes.
     """
 
     levels: list[int]
@@ -41,7 +41,6 @@ class TokenTrie(NamedTuple):
     end: IntArray
     ends: Flags
     ending: IntArray
-    characters: IntArray
 
 
 class Characters(NamedTuple):
@@ -93,10 +92,8 @@ class Vocabulary:
         self.text_of: IntArray = np.full(self.size, len(self.texts), dtype=np.intp)
         """Text number of every token, `len(texts)` for tokens without bytes; shape (tokens,)."""
         self.text_of[self._by_text] = np.repeat(np.arange(len(self.texts)), np.diff(self._starts))
-        self.nodes[self._by_text] = self._node_of_texts()[self.text_of[self._by_text]]
         self._containing: dict[bytes, IntArray] = {}
-        self.characters = self.trie.characters[self.nodes]
-        """Number of characters that begin in every token, shape (tokens,)."""
+        self.nodes[self._by_text] = self._node_of_texts()[self.text_of[self._by_text]]
 
     @cached_property
     def spelling(self) -> Characters:
@@ -156,11 +153,6 @@ class Vocabulary:
         """Number of each text."""
         return {text: number for number, text in enumerate(self.texts)}
 
-    @cached_property
-    def most_words(self) -> int:
-        """Most words, or parts of words, in one token; at least 1."""
-        return max((len(text.decode("utf-8", "ignore").split()) for text in self.texts), default=1) or 1
-
     def containing(self, part: bytes) -> IntArray:
         """Tokens that contain these bytes, ascending."""
         if part not in self._containing:
@@ -172,7 +164,6 @@ class Vocabulary:
         sizes = np.array([len(text) for text in self.texts], dtype=np.intp)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         flat = np.frombuffer(b"".join(self.texts), dtype=np.uint8)
-        started = np.concatenate([[0], np.cumsum(flat & 0xC0 != 0x80)]).astype(np.intp)
         # number of leading bytes that each text shares with the one before it
         shared = np.zeros(sizes.size, dtype=np.intp)
         alike = np.arange(1, sizes.size)
@@ -209,7 +200,6 @@ class Vocabulary:
             end=np.concatenate(ends),
             ends=complete,
             ending=np.flatnonzero(complete),
-            characters=started[starts[first] + depths] - started[starts[first]],
         )
 
     def _node_of_texts(self) -> IntArray:
@@ -251,11 +241,6 @@ class Vocabulary:
     def allowing(self, texts: Flags) -> Flags:
         """Flags of all tokens, shape (tokens,), from flags of the texts. False for tokens without bytes."""
         return np.append(texts[: len(self.texts)], False).take(self.text_of, mode="clip")
-
-    def agreeing_with(self, text: bytes) -> tuple[IntArray, IntArray]:
-        """Ranges (first, end) of all texts that begin with `text` or are a prefix of it."""
-        shorter, longer = self.within(text), self.beginning_with(text)
-        return np.array([*shorter, longer.start]), np.array([*(index + 1 for index in shorter), longer.stop])
 
     def beginnings(self, text: bytes) -> list[int]:
         """All texts that are a prefix of `text`, itself included."""
