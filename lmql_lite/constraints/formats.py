@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
-from decimal import Decimal
-from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
@@ -122,15 +119,6 @@ def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """First and last number of each run of consecutive numbers, which are sorted."""
     starts = [at for at, number in enumerate(numbers) if not at or number > numbers[at - 1] + 1]
     return [(numbers[start], numbers[end - 1]) for start, end in pairwise([*starts, len(numbers)])]
-
-
-def date_part(part: str, numbers: Sequence[int], span: Span) -> Term:
-    """The dates whose year, month or day is one of some sorted numbers."""
-    if part == "year":
-        return Or(tuple(days(*of_years(*run), span) for run in runs_of(numbers)), span)
-    either = "|".join(f"{number:02}" for number in numbers)
-    pattern = f"[0-9]{{4}}-(?:{either})-[0-9]{{2}}" if part == "month" else f"[0-9]{{4}}-[0-9]{{2}}-(?:{either})"
-    return And((Matches(DATE, span=span), Matches(pattern, span=span)), span) if numbers else Constant(False, span)
 
 
 MOMENT_REST = "[-0-9T :.+Z]*"
@@ -256,104 +244,6 @@ def _any_digits(digits: str, at: int) -> str:
 def literally(text: str) -> str:
     """Pattern that matches this text alone, with any flags except IGNORECASE."""
     return "".join(f"\\U{ord(character):08x}" for character in text)
-
-
-# Numbers with a point ----------------------------------------------------------------------------------------------
-
-# Python rounds: `float("1.4999999999999999999")` is 1.5. So a bound is half-way to the next float, where the rounding
-# changes direction, and is itself rounded inwards to DECIMALS places. Hence every text that a term accepts is true in
-# Python, however long it is. With `<`, `<=`, `>` and `>=`, the term accepts all such texts of at most DECIMALS places.
-# With `==`, it accepts the number as Python writes it, with or without trailing zeros.
-
-DECIMALS = 17
-SCALE = 10**DECIMALS
-UNSIGNED = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
-FINITE = r"-?(?:0|[1-9][0-9]{0,307})(?:\.[0-9]+)?"
-"""Numbers with at most 308 digits before the point, which are all finite. Python reads most longer ones as infinity."""
-
-
-def compared(comparison: str, value: float, span: Span) -> Term:
-    """The texts whose number satisfies the comparison with `value`, which is an int, a fraction or a float."""
-    if value in (math.inf, -math.inf):
-        finite = comparison in (("<", "<=", "!=") if value > 0 else (">", ">=", "!="))
-        return Matches(FINITE, span=span) if finite else Constant(False, span)
-    exact = Fraction(value)
-    match comparison:
-        case "<" | "<=":
-            return Matches(_at_most(_greatest(exact, below=comparison == "<")), span=span)
-        case ">" | ">=":
-            return Matches(_at_least(-_greatest(-exact, below=comparison == ">")), span=span)
-        case "!=":
-            return Or((compared("<", value, span), compared(">", value, span)), span)
-    return one_of_numbers([value], span)
-
-
-def one_of_numbers(values: Iterable[float], span: Span) -> Term:
-    texts = [_equal(Fraction(value)) for value in values if math.isfinite(value) and _is_float(Fraction(value))]
-    return Matches("|".join(dict.fromkeys(texts)), span=span) if texts else Constant(False, span)
-
-
-def none_of_numbers(values: Iterable[float], span: Span) -> Term:
-    others = tuple(compared("!=", value, span) for value in values)
-    return And((Matches(FLOAT, span=span), *others), span)
-
-
-def _is_float(value: Fraction) -> bool:
-    return Fraction(float(value)) == value
-
-
-def _greatest(value: Fraction, *, below: bool) -> int:
-    """Greatest number, in units of 1/SCALE, that Python reads as at most `value`, or as less than it if `below`."""
-    nearest = float(value)
-    if Fraction(nearest) > value or (below and Fraction(nearest) == value):
-        nearest = math.nextafter(nearest, -math.inf)
-    border = (Fraction(nearest) + Fraction(math.nextafter(nearest, math.inf))) / 2
-    scaled: int = math.floor(border * SCALE)
-    return scaled if float(Fraction(scaled, SCALE)) <= nearest else scaled - 1  # half-way numbers may be rounded up
-
-
-def _at_least(scaled: int) -> str:
-    return _unsigned_from(scaled) if scaled > 0 else f"{UNSIGNED}|-(?:{_unsigned_up_to(-scaled)})"
-
-
-def _at_most(scaled: int) -> str:
-    return f"-(?:{_unsigned_from(-scaled)})" if scaled < 0 else f"-{UNSIGNED}|{_unsigned_up_to(scaled)}"
-
-
-def _unsigned_from(scaled: int) -> str:
-    whole, places = _written(scaled)
-    rest = "[0-9]*"
-    for digit in reversed(places):
-        rest = f"(?:[{int(digit) + 1}-9][0-9]*|{digit}{rest})" if digit < "9" else f"9{rest}"
-    equal = rf"{whole}\.{rest}" if places else rf"{whole}(?:\.[0-9]+)?"
-    return rf"{equal}|(?:{positive_from(str(whole + 1))})(?:\.[0-9]+)?"
-
-
-def _unsigned_up_to(scaled: int) -> str:
-    whole, places = _written(scaled)
-    rest = "0+" if not places else "0*"
-    for at in reversed(range(len(places))):
-        smaller = f"[0-{int(places[at]) - 1}][0-9]*|" if places[at] > "0" else ""
-        rest = f"(?:{smaller}{places[at]}{rest}){'?' if at else ''}"
-    equal = rf"{whole}(?:\.{rest})?"
-    if whole == 0:
-        return equal
-    smaller = f"0|{positive_up_to(str(whole - 1))}" if whole > 1 else "0"
-    return rf"{equal}|(?:{smaller})(?:\.[0-9]+)?"
-
-
-def _written(scaled: int) -> tuple[int, str]:
-    """Integer part, and the digits after the point without trailing zeros."""
-    whole, rest = divmod(scaled, SCALE)
-    return whole, f"{rest:0{DECIMALS}}".rstrip("0")
-
-
-def _equal(value: Fraction) -> str:
-    text = format(Decimal(repr(float(value))), "f")
-    whole, _, places = text.partition(".")
-    places = places.rstrip("0")
-    sign = "-?" if value == 0 else ""
-    return rf"{sign}{whole.lstrip('-') if value == 0 else whole}" + (rf"\.{places}0*" if places else r"(?:\.0+)?")
 
 
 # Methods of str ----------------------------------------------------------------------------------------------------
