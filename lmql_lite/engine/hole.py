@@ -343,6 +343,4 @@ def fixed_value(op: Hole, term: Term, value: Any, count: Callable[[str], int]) -
         value = spec.convert(text)
     except (ValueError, RecursionError) as error:
         return value, "", Objection(op.type.span, str(error))
-    if isinstance(spec, JsonType) and not spec.has_right_length(value, term, op.name, op.span):
-        return value, text, Objection(term.span or op.span)
     return value, text, None

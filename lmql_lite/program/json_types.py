@@ -15,8 +15,8 @@ from lmql_lite.constraints import formats
 from lmql_lite.constraints.finite_schema import finite_schema
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
 from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_impossible
-from lmql_lite.constraints.simplify import conflict, simplify
-from lmql_lite.constraints.terms import ANYTHING, And, Inside, Or, Term
+from lmql_lite.constraints.simplify import conflict
+from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.narrowing import MARK, narrowed
 from lmql_lite.program.values import finite, wrong
@@ -40,8 +40,6 @@ class JsonType:
     """True if `convert` may refuse a text that the grammar allows."""
     has_length: bool = True
     """True if values may have a `len()`."""
-    is_list: bool = False
-    """True if values are JSON arrays: a condition on their length guides."""
     core: CoreSchema | None = None
     """Pydantic's schema of the Python type; None for a JSON Schema."""
 
@@ -57,7 +55,7 @@ class JsonType:
         parts = term.terms if isinstance(term, And) else (term,)
         found = self._narrowed(parts)
         if found is None:
-            raise no_value(conflict(parts, lambda some: self._narrowed(some) is None), name, span)
+            raise self._no_value(conflict(parts, lambda some: self._narrowed(some) is None), name, span)
         return found
 
     def refuse_contradiction(self, parts: Sequence[Term], name: str, span: Span) -> None:
@@ -68,16 +66,26 @@ class JsonType:
             return found is None or is_impossible(grammar(found))
 
         if are_impossible(parts):
-            raise no_value(conflict(parts, are_impossible), name, span)
+            raise self._no_value(conflict(parts, are_impossible), name, span)
 
-    def _narrowed(self, parts: Sequence[Term]) -> dict[str, Any] | None:
+    def _narrowed(self, parts: Sequence[Term], hints: list[str] | None = None) -> dict[str, Any] | None:
         """The schema of the values that may meet all parts of a term; None if there are none."""
-        places = tuple(part for part in parts if isinstance(part, Inside | Or))
-        bounds = simplify(And(tuple(part for part in parts if part not in places)))
-        schema, cores = self._marked if places else (self.schema, None)
-        if schema is None:
-            return None
-        return narrowed(schema, cores, And((bounds, *places))) if places or bounds != ANYTHING else schema
+        asked = tuple(part for part in parts if part != Constant(True))
+        if not asked:
+            return self.schema
+        schema, cores = self._marked
+        return None if schema is None else narrowed(schema, cores, And(asked), [] if hints is None else hints)
+
+    def _no_value(self, guilty: Sequence[Term], name: str, span: Span) -> ConstraintError:
+        """Error for conditions that no value of the type meets."""
+        hints: list[str] = []
+        self._narrowed(guilty, hints)
+        clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in guilty if part.span))
+        reason = ": no value of its type meets " + clauses[0] if clauses else ""
+        if len(clauses) > 1:
+            reason = f": {', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
+        place = next((part.span for part in reversed(guilty) if part.span), span)
+        return ConstraintError(f"nothing can fill [{name}]{reason}", span=place, hint=hints[0] if hints else None)
 
     @cached_property
     def _marked(self) -> tuple[dict[str, Any] | None, list[Any] | None]:
@@ -94,21 +102,6 @@ class JsonType:
 
         return to_json(value).decode()
 
-    def has_right_length(self, value: Any, term: Term, name: str, span: Span) -> bool:
-        """True if the length of a list meets the term."""
-        bounds = self.bounded(term, name, span)
-        return not self.is_list or bounds.get("minItems", 0) <= len(value) <= bounds.get("maxItems", len(value))
-
-
-def no_value(guilty: Sequence[Term], name: str, span: Span) -> ConstraintError:
-    """Error for conditions that no value of a type meets."""
-    clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in guilty if part.span))
-    reason = ": no value of its type meets " + clauses[0] if clauses else ""
-    if len(clauses) > 1:
-        reason = f": {', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
-    place = next((part.span for part in reversed(guilty) if part.span), span)
-    return ConstraintError(f"nothing can fill [{name}]{reason}", span=place)
-
 
 def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
     """Type of a JSON Schema: its values are those of `json.loads`."""
@@ -119,7 +112,7 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
         raise ConstraintError(f"the JSON Schema of [{name}] is not JSON: {error}", span=span) from None
     refuse_impossible(rules, name, span)
     schema = _finite(schema, name, span)
-    return JsonType(schema, finite_json, is_list=schema.get("type") == "array")
+    return JsonType(schema, finite_json)
 
 
 def of_python(annotation: Any, name: str, span: Span) -> JsonType:
@@ -136,7 +129,7 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
 
     judges = not says_all(adapter.core_schema)
     core = adapter.core_schema
-    return JsonType(schema, convert, judges, _has_length(annotation), core["type"] == "list", core)
+    return JsonType(schema, convert, judges, _has_length(annotation), core)
 
 
 def _finite(schema: Mapping[str, Any], name: str, span: Span) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from numbers import Rational
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.formats import CLOCK_PARTS, DATE_PARTS, runs_of
 from lmql_lite.constraints.schema_pattern import Way, schema_pattern
-from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, Or, PlaceStep, PlaceTest, Term
-from lmql_lite.errors import Span
+from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
+from lmql_lite.errors import did_you_mean
+from lmql_lite.program.symbols import WITHOUT_ZONE
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
@@ -52,8 +52,6 @@ RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "true": lambda value, _: bool(value),
     "false": lambda value, _: not value,
 }
-PARTS = {"date": DATE_PARTS, "datetime": {**DATE_PARTS, **CLOCK_PARTS}, "time": CLOCK_PARTS}
-"""Attributes of dates, datetimes and times, and the numbers that they may be."""
 MAX_LISTED = 1_000
 """Most numbers of a range that are listed one by one."""
 MAX_EXACT = 2**53
@@ -62,7 +60,6 @@ MAX_FLOAT = 10**308
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 SPECIAL = frozenset("\\.^$*+?{}[]|()")
 """Characters that mean something else in a regular expression."""
-NOWHERE = Span("", "", 0, 0)
 ORDER = ("<", "<=", ">=", ">")
 SIZES = {
     "array": ("minItems", "maxItems"),
@@ -96,8 +93,9 @@ class Bounded(NamedTuple):
     open_high: bool = False
 
 
-def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term) -> Schema | None:
-    """The schema of the values that may meet the term; None if there are none.
+def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term, hints: list[str]) -> Schema | None:
+    """The schema of the values that may meet the term; None if there are none. `hints` gets what to write instead of
+    places that no value has.
 
     `cores` are the core schemas that its marks number (`json_types.generator_of`), None for a JSON Schema without a
     Python type, whose values are those of `json.loads`.
@@ -108,7 +106,7 @@ def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term) -> Schema | 
         key: value for key, value in root.items() if key in ("$defs", "definitions", "x-guidance", "$schema", "$id")
     }
     node = {key: value for key, value in root.items() if key not in whole}
-    found = Narrower(root, cores).meeting(node, term)
+    found = Narrower(root, cores, hints).meeting(node, term)
     return None if found is None else unmarked({**found, **whole}) if found is not node else unmarked(root)
 
 
@@ -174,14 +172,13 @@ class Narrower:
 
     root: Schema
     cores: Sequence[Any] | None
+    hints: list[str]
 
     def meeting(self, node: Any, term: Term) -> Any:
         """The node narrowed by a term about places inside its value."""
         match term:
             case Constant(holds=False):
                 return None
-            case Length(at_least, at_most):
-                return _whole(node, Bounded(at_least, at_most), "minItems", "maxItems")
             case Inside(path, tests):
                 return self.at(node, path, tests)
             case And(terms):
@@ -279,13 +276,24 @@ class Narrower:
                 return node
             is_item = kind in ("item", "get")
             if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
+                if not is_item:
+                    return node if hasattr(dict, key) else self._lacking(f'a dict has items: write ["{key}"]')
                 may_lack = kind == "get" and holds(default, steps, tests)
-                return self._property(node, key, steps, tests, may_lack=may_lack) if is_item else node
+                return self._property(node, key, steps, tests, may_lack=may_lack)
             record = next((core for core in cores if core["type"] in RECORDS), None)
-            if record is None or (record["type"] == "typed-dict") is not is_item:
+            if record is None:
                 return node
+            if (record["type"] == "typed-dict") is not is_item:
+                if not is_item:
+                    return node if hasattr(dict, key) else self._lacking(f'a dict has items: write ["{key}"]')
+                made = [core["cls"] for core in cores if core["type"] in ("model", "dataclass")]
+                has_items = any(hasattr(cls, "__getitem__") for cls in made)
+                return node if has_items else self._lacking(f"a record has attributes: write .{key}")
             if _surely_lacks(cores, record, key):
-                return None if kind != "get" or not holds(default, steps, tests) else node
+                if kind == "get" and holds(default, steps, tests):
+                    return node
+                close = did_you_mean(key, _names(record))
+                return self._lacking(close or f"its fields are {', '.join(_names(record))}")
             field = _field(record, key)
             name = field.get("validation_alias", key) if field else None
             if field is None or not isinstance(name, str) or name not in node.get("properties", {}):
@@ -302,11 +310,10 @@ class Narrower:
                 return self._position(node, names.index(key), steps, tests) if key in names else node
             if kind == "item" and type(key) is int and not kinds & {*SETS}:
                 return self._position(node, key, steps, tests)
-        if kind == "attribute" and not steps:
-            for day, parts in PARTS.items():
-                if day in kinds and key in parts:
-                    return self._either(node, [_of_date_part(node, day, str(key), test) for test in tests])
         return node
+
+    def _lacking(self, hint: str) -> None:
+        self.hints.append(hint)
 
     def _property(self, node: Schema, name: str, path: Path, tests: Tests, *, may_lack: bool) -> Any:
         """The object with one property narrowed. Unless it `may_lack` the property, it is required."""
@@ -446,13 +453,16 @@ def _is_plain(core: Any) -> bool:
 
 def _surely_lacks(cores: Iterable[Any], record: Any, name: str) -> bool:
     """True if no value of a record has this attribute or key."""
-    fields = record["fields"]
-    names = [field["name"] for field in fields] if record["type"] == "dataclass-args" else fields
     settings = [(core.get("extra_behavior"), core.get("config", {}).get("extra_fields_behavior")) for core in cores]
-    if name in names or any("allow" in each for each in settings):
+    if name in _names(record) or any("allow" in each for each in settings):
         return False
     made = [core["cls"] for core in cores if core["type"] in ("model", "dataclass")]
     return all(not hasattr(cls, name) and cls.__dict__.get("__getattr__") is None for cls in made)
+
+
+def _names(record: Any) -> list[str]:
+    fields = record["fields"]
+    return [field["name"] for field in fields] if record["type"] == "dataclass-args" else list(fields)
 
 
 def _field(record: Any, name: object) -> Any:
@@ -712,80 +722,21 @@ def _with_patterns(node: Schema, *patterns: str) -> Schema:
 
 
 def _of_date(node: Schema, test: PlaceTest) -> Any:
-    value: Any = test.value
-    if test.relation in ("==", "in"):
-        among = value if isinstance(value, tuple) else (value,)
-        spelled = [each.isoformat() for each in among if _is_day(each)]
-        return {**node, "enum": list(dict.fromkeys(spelled))} if spelled else None
-    if test.relation not in ORDER:
+    if test.relation not in ("==", "in"):
         return node
-    if not _is_day(value):
-        return node if isinstance(value, date) else None
-    first, last = date.min.toordinal(), date.max.toordinal()
-    day = value.toordinal()
-    if test.relation in ("<", "<="):
-        return _between_days(node, first, day - (test.relation == "<"))
-    return _between_days(node, day + (test.relation == ">"), last)
-
-
-def _is_day(value: object) -> bool:
-    return isinstance(value, date) and not isinstance(value, datetime)
-
-
-def _between_days(node: Schema, first: int, last: int) -> Any:
-    if first > last:
-        return None
-    bounds = formats.days(first, last, NOWHERE)
-    assert isinstance(bounds, And), "a range of days has several patterns"
-    return _with_patterns(node, *(f"^(?:{part.pattern})$" for part in bounds.terms[1:] if isinstance(part, Matches)))
+    among = test.value if isinstance(test.value, tuple) else (test.value,)
+    days = [each.isoformat() for each in among if isinstance(each, date) and not isinstance(each, datetime)]
+    return {**node, "enum": list(dict.fromkeys(days))} if days else None
 
 
 def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time]) -> Any:
-    """The datetimes or times that meet a test. Python orders them only if all or none have a time zone."""
-    value: Any = test.value
-    if test.relation not in (*ORDER, "==", "in"):
+    """The datetimes or times that Python can order: all or none have a time zone."""
+    if test.relation not in ORDER or not isinstance(test.value, kind):
         return node
-    among = value if test.relation == "in" and isinstance(value, tuple) else (value,)
-    if not all(isinstance(each, kind) for each in among):
-        return node
-    if any(each.utcoffset() is not None for each in among):
-        is_ordered = test.relation in ORDER
-        return _with_patterns(node, f"(?:{formats.OFFSET})$") if is_ordered else node
-    relation = "==" if test.relation == "in" else test.relation
-    return _one_of(node, [each for one in among if (each := _fitting(node, formats.moments(relation, one, NOWHERE)))])
-
-
-def _of_date_part(node: Schema, kind: str, part: str, test: PlaceTest) -> Any:
-    """The dates, datetimes or times of which a part, such as the year, meets a test."""
-    possible = PARTS[kind][part]
-    numbers = [number for number in possible if _holds(test, number)]
-    if len(numbers) == len(possible):
-        return node
-    if part == "year" and len(runs_of(numbers)) > MAX_RUNS:
-        return node
-    if kind != "date":
-        return _fitting(node, formats.moment_part(part, numbers, NOWHERE, has_day=kind == "datetime"))
-    if part == "year":
-        return _one_of(node, [_between_days(node, *formats.of_years(*run)) for run in runs_of(numbers)])
-    before = {"month": "[0-9]{4}-", "day": "[0-9]{4}-[0-9]{2}-"}[part]
-    either = "|".join(f"{number:02}" for number in numbers)
-    return _with_patterns(node, f"^{before}(?:{either})" + ("" if part == "day" else "-")) if numbers else None
-
-
-def _fitting(node: Schema, term: Term) -> Any:
-    """The node, a text, narrowed to those that meet a term of patterns."""
-    match term:
-        case Matches(pattern):
-            return _with_patterns(node, f"^(?:{pattern})$")
-        case And(terms):
-            found: Any = node
-            for each in terms:
-                found = found and _fitting(found, each)
-            return found
-        case Or(terms):
-            return _one_of(node, [each for part in terms if (each := _fitting(node, part)) is not None])
-    return None
+    if test.value.utcoffset() is not None:
+        return _with_patterns(node, f"(?:{formats.OFFSET})$")
+    return _with_patterns(node, f"^(?:{WITHOUT_ZONE[kind.__name__]})$")
 
 
 def _is_of_length(term: Term) -> bool:
-    return isinstance(term, Length) or (isinstance(term, Inside) and all(test.of_length for test in term.tests))
+    return isinstance(term, Inside) and all(test.of_length for test in term.tests)

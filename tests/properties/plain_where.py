@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def sentences(text: str) -> list[str]:
@@ -83,12 +83,49 @@ class Stop:
     said: CodeType
 
 
+class Part(NamedTuple):
+    """A clause, or a part of it: the code of a part without `and`, `or` and `not`, or the parts that one of these
+    words joins."""
+
+    word: str
+    parts: tuple[Part, ...] = ()
+    code: CodeType | None = None
+
+
+def part_of(tree: ast.expr) -> Part:
+    match tree:
+        case ast.UnaryOp(ast.Not(), operand):
+            return Part("not", (part_of(operand),))
+        case ast.BoolOp(operator, values):
+            return Part("and" if isinstance(operator, ast.And) else "or", tuple(map(part_of, values)))
+    return Part("", (), compiled(tree))
+
+
+def truth(part: Part, names: Mapping[str, Any]) -> bool | None:
+    """Truth of a part; None for one that reads a number or a character which the text does not have (S20)."""
+    if part.code is not None:
+        try:
+            return bool(eval(part.code, dict(names)))
+        except (ValueError, IndexError):
+            return None
+    deciding = part.word == "or"
+    undecided = False
+    for each in part.parts:
+        found = truth(each, names)
+        if part.word == "not":
+            return None if found is None else not found
+        if found is deciding:
+            return deciding
+        undecided |= found is None
+    return None if undecided else not deciding
+
+
 @dataclass(frozen=True, eq=False)
 class Clause:
     """One operand of the `and` at the top of a `where`."""
 
     text: str
-    code: CodeType
+    tree: Part
     names: frozenset[str]
     stops: tuple[Stop, ...]
     constants: tuple[Any, ...]
@@ -100,20 +137,20 @@ class Clause:
     def holds(self, names: Mapping[str, Any], *, stopped: Collection[int] | None = None) -> bool:
         """True if the clause holds. `stopped` has the numbers of its stops that end the value here; None means all."""
         here = {**FUNCTIONS, **names, "STOPPED": lambda stop: stopped is None or stop in stopped}
-        return bool(eval(self.code, here))
+        return truth(self.tree, here) is True
 
 
 def clause_of(tree: ast.expr) -> Clause:
     text, on_tokens = ast.unparse(tree), OnTokens()
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     constants = tuple(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    code = compiled(on_tokens.visit(ast.parse(text, mode="eval").body))
+    read = part_of(on_tokens.visit(ast.parse(text, mode="eval").body))
     stops = tuple(
         Stop(call.func.id, call.args[0].id, compiled(call.args[1]))
         for call in on_tokens.stops
         if isinstance(call.func, ast.Name) and isinstance(call.args[0], ast.Name)
     )
-    return Clause(text, code, names, stops, constants)
+    return Clause(text, read, names, stops, constants)
 
 
 def compiled(tree: ast.expr) -> CodeType:
