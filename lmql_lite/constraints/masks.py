@@ -236,8 +236,8 @@ class Masks:
             back = automaton.fired(place, previous)
             if back is not None:
                 return Advance(place, "stop", bytes_of_last(said[:at], back) + len(said) - at)
-        if not self.lives(place):  # text that fits may have too many tokens: who feeds it asks for the next mask
-            return left or (Advance(place, None, 0) if any(automaton.token) else None)
+        if not self.lives(place):
+            return left
         if self.holds(place) and not self.goes_on(place):
             return Advance(place, "forced" if automaton.closed else "bound", 0)
         return Advance(place, None, 0)

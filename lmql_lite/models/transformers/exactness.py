@@ -32,7 +32,7 @@ _MOST_WORK = 1 << 31
 """Products of rows and weights of a layer in the largest of these comparisons."""
 _VECTOR = 64
 """Elements after which no vector of a processor is half full: what is left over takes another way."""
-_PROBE = 1
+_PROBE = 2
 """Number of this probe: findings of other ones are not used."""
 _ATTENTION = {"full_attention", "sliding_attention"}
 _TOLERANCE, _COARSE = 1e-3, 0.5
@@ -40,8 +40,10 @@ _TOLERANCE, _COARSE = 1e-3, 0.5
 precision."""
 PIECES = (1, 4, 16, 256, 1, 4, 16)
 """Numbers of tokens in which a text is fed to a model that may be exact: the later ones are after a page's border."""
-FEW_PIECES = (1, 4, 12, 1, 2)
-"""The same for other models. Its noise is that of a short text, so it counts twice."""
+FEW_PIECES = (1, 4, 2)
+"""The same for other models. Most noise is that of the first tokens, so a longer text costs time alone."""
+_MIN_NOISE = 16
+"""Units in the last place of a number that scores of passes which are not exact may differ by at least."""
 NEAREST = 32
 """Number of the best tokens whose scores are compared."""
 
@@ -93,7 +95,7 @@ def _probed(network: Any, exact: bool) -> Facts:
             return _of_single(network, width, most)
         if noise is None:
             return _of_single(network, width, most)
-        noise *= 2  # of a short text
+        noise = max(noise, _MIN_NOISE * torch.finfo(network.dtype).eps)  # equal bits of a short text prove nothing
         if exact:
             few = exact_step(network)
             for step in dict.fromkeys((few, max(few, MOST_ROWS))):
@@ -107,7 +109,7 @@ def _probed(network: Any, exact: bool) -> Facts:
 def _of_single(network: Any, width: int, most: int) -> Facts:
     kind = cache_kind(network)
     noise = _noise(SingleRows(network, kind), FEW_PIECES, most, network.config.get_text_config())
-    return Facts(width, False, kind, 0, 2 * (noise or 0.0))
+    return Facts(width, False, kind, 0, noise or 0.0)
 
 
 def _may_take_rows(network: Any) -> bool:
@@ -149,7 +151,7 @@ def _noise(
     largest = 0.0
     for number, places in enumerate(wanted):
         job = ScoreJob(ids[: places[-1]], places)
-        other = ScoreJob((*ids[:2], *ids[5 : 8 + number]), (5 + number,))
+        other = ScoreJob((*ids[:2], *ids[: 3 + number]), (5 + number,))
         rows.run([job, other] if number % 2 else [job])
         largest = max(largest, *(_distance(once[end], job.rows[end]) for end in places))
     return largest
