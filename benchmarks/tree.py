@@ -1,362 +1,162 @@
-"""The token tree: what a token, a step and a million nodes cost, and what they cost elsewhere.
+"""The token tree: what a node, an entry and a `.tokens` file cost.
 
-    python benchmarks/tree.py [--runs 5] [--nodes 1000000]
+    python benchmarks/tree.py [--runs 20] [--nodes 1000000]
 
-The tree is that of many runs: a shared prompt, and branches of 50 tokens that leave what was there at random places.
-Top-k entries have 8 tokens, as those of peaked rows do on average. All measurements take turns, so that a busy moment
-of the machine does not fall on one of them alone; times are those of the processor.
+A file has runs of 60 entries, each with 8 tokens, from the root or from a place of an earlier run. Times are medians of
+the processor's, but for the opening of a file.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
-import pickle
-import sqlite3
+import random
 import statistics
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import drafts
 import numpy as np
-from numpy.typing import NDArray
 
-import lmql_lite as lq
-from lmql_lite.cache.columns import Entries, Model, TopKs
-from lmql_lite.cache.log_file import LogFile
+from lmql_lite.cache.entry import Node
 from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.node_table import ROOT, NodeTable
-from lmql_lite.cache.record_io import NodeIndex, payloads
-from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.top_k import TopK
-from lmql_lite.models.demo import DemoModel
 
-VOCABULARY = 4096
-HEAD = 8
-BRANCH = 50
-SMALL = 60
-"""Nodes that a short run adds to a file: a frame of its own."""
-WALKS = 2000
+VOCABULARY, RUN, HEAD = 4096, 60, 8
+NODES = 50_000
+"""Nodes of the tree in memory."""
 NEVER = 2**60
 """A bound of memory that is not reached."""
 
 
-@dataclass
-class Line:
-    """One line of the table: its values, run by run, and what they have to reach."""
-
-    name: str
-    unit: str
-    at_most: float | None = None
-    at_least: float | None = None
-    values: list[float] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        median = statistics.median(self.values)
-        text = f"{self.name:58} {median:10,.2f} {min(self.values):10,.2f} {max(self.values):10,.2f}  {self.unit:10}"
-        if self.at_most is not None:
-            text += f" <= {self.at_most:<5g} {'met' if median <= self.at_most else 'MISSED'}"
-        if self.at_least is not None:
-            text += f" >= {self.at_least:<5g} {'met' if median >= self.at_least else 'MISSED'}"
-        return text.rstrip()
+def head(dice: random.Random) -> TopK:
+    ids = np.array(dice.sample(range(VOCABULARY), HEAD), np.int32)
+    return TopK(ids, np.sort(np.array([-dice.random() for _ in ids], np.float32))[::-1], 0.001, VOCABULARY)
 
 
-class Table:
-    def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
-
-    def add(self, name: str, value: float, unit: str, **target: float) -> None:
-        self.lines.setdefault(name, Line(name, unit, **target)).values.append(value)
-
-    @contextmanager
-    def time(self, name: str, many: int, unit: str = "us/node", **target: float) -> Iterator[None]:
-        """Microseconds per node, seconds in all ("s"), or millions of nodes per second ("M nodes/s")."""
-        began = time.process_time()
-        yield
-        taken = time.process_time() - began
-        self.add(
-            name, {"us/node": taken / many * 1e6, "s": taken, "M nodes/s": many / taken / 1e6}[unit], unit, **target
-        )
+def learned(tree: TokenTree, ends: list[Node], dice: random.Random) -> list[Node]:
+    """The nodes of a run of new entries."""
+    node, way = dice.choice(ends) if dice.random() < 0.8 else tree.root, []
+    for _ in range(RUN):
+        node = tree.extend(node, dice.randrange(VOCABULARY))
+        tree.add_scores(node, head(dice), run=1)
+        way.append(node)
+    return way
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A tree of n nodes as lists that say for each node its parent, ~entry or 0 for the root, and its token."""
-
-    parents: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    paths: list[tuple[int, ...]]
-
-    @property
-    def steps(self) -> int:
-        return sum(map(len, self.paths))
-
-
-def shape(many: int) -> Shape:
-    random = np.random.default_rng(0)
-    entries = np.arange(many)
-    above = entries - 1
-    leaves = (entries % BRANCH == 0) & (entries >= 200)
-    above[leaves] = (random.random(leaves.sum()) * entries[leaves]).astype(np.int64)
-    tokens = random.integers(0, VOCABULARY, many)
-    paths = []
-    for entry in random.choice(many, min(WALKS, many), replace=False).tolist():
-        path = []
-        while entry >= 0:
-            path.append(int(tokens[entry]))
-            entry = int(above[entry])
-        paths.append(tuple(reversed(path)))
-    return Shape(np.where(above < 0, 0, ~above), tokens, paths)
+async def filled(path: Path, entries: int) -> list[tuple[int, ...]]:
+    """A file of entries, and some paths in it."""
+    dice, trees = random.Random(1), await ModelTrees.open(path, NEVER)
+    tree, ends, paths = trees.tree("model"), [], list[tuple[int, ...]]()
+    ends.append(tree.root)
+    for number in range(0, entries, RUN):
+        way = learned(tree, ends, dice)
+        ends = [*ends[-500:], way[dice.randrange(RUN)]]
+        if number % (RUN * 200) == 0:
+            await trees.save("model", "a model", VOCABULARY)
+            paths.append(tree.path(way[-1]))
+    await trees.save("model", "a model", VOCABULARY)
+    await trees.close()
+    return paths
 
 
-def rows() -> list[Scores]:
-    """A few rows that all nodes share: making them is the model's affair, and their memory would be 16 GB."""
-    random = np.random.default_rng(1)
-    made = [Scores(np.log(random.dirichlet(np.full(VOCABULARY, 0.01)) + 1e-9).astype(np.float32)) for _ in range(64)]
-    for row in made:
-        row.top_k()
-    return made
+async def opened(path: Path) -> float:
+    """Seconds until a process has the answer to its first question."""
+    before = time.perf_counter()
+    trees = await ModelTrees.open(path)
+    await trees.follow()
+    trees.tree("model").scores(trees.tree("model").root)
+    spent = time.perf_counter() - before
+    await trees.close()
+    return spent
 
 
-def topks_of(nodes: NDArray[np.int32]) -> TopKs:
-    many = len(nodes)
-    random = np.random.default_rng(3)
-    logprobs = -np.sort(random.exponential(3, (many, HEAD)).astype(np.float32)) - 1
-    ids = random.integers(0, VOCABULARY // HEAD, (many, HEAD)) * HEAD + np.arange(HEAD)
-    rest = np.full(many, 1e-3, dtype=np.float32)
-    return TopKs(nodes.astype(np.int64), np.full(many, HEAD), rest, ids.astype(np.int32).ravel(), logprobs.ravel())
+async def saved(path: Path, runs: int) -> list[float]:
+    """Seconds of the processor for each save of a run."""
+    trees, dice, spent = await ModelTrees.open(path, NEVER), random.Random(2), list[float]()
+    tree = trees.tree("model")
+    ends = [tree.root]
+    for _ in range(runs):
+        await trees.follow()
+        ends.append(learned(tree, ends, dice)[RUN // 2])
+        before = time.process_time()
+        assert await trees.save("model", "a model", VOCABULARY)
+        spent.append(time.process_time() - before)
+    await trees.close()
+    return spent
 
 
-def in_memory(table: Table, tree: Shape, part: Shape, rows: list[Scores]) -> None:
-    many, few = len(tree.tokens), len(part.tokens)
-    entries = list(zip(part.parents.tolist(), part.tokens.tolist(), strict=True))
-
-    def append(trie: TokenTree, scored: bool) -> None:
-        nodes: list[int] = []
-        for parent, token in entries:
-            node = trie.extend(nodes[~parent] if parent < 0 else parent, token)
-            nodes.append(node)
-            if scored:
-                trie.add_scores(node, rows[node & 63], run=1)
-
-    with table.time("tree: append a token", few):
-        append(TokenTree(NEVER), scored=False)
-    with table.time("tree: append a token and its row", few, at_most=5):
-        append(TokenTree(NEVER), scored=True)
-    with table.time("tree: the same with room for 1,000 rows, others evicted", few):
-        append(TokenTree(1000 * VOCABULARY * 4), scored=True)
-
-    trie = TokenTree(NEVER)
-    with table.time(f"tree: load {many:,} nodes", many, "s", at_most=1):
-        nodes = trie.extend_many(tree.parents, tree.tokens, logged=True)
-    entries = Entries(topks_of(nodes))
-    with table.time(f"tree: attach {many:,} top-k entries as columns", many, "s"):
-        trie.attach(entries, np.zeros(many, np.int64), VOCABULARY)
-    trie.draft(int(nodes[-1]), 1, skip=False)  # the table for guesses is made when the first one is wanted
-    table.add("tree: structure", trie.structure_nbytes / len(trie), "bytes/node", at_most=48)
-    with table.time(f"tree: load the same {many:,} nodes again", many, "s"):
-        trie.extend_many(tree.parents, tree.tokens, logged=True)
-    with table.time("tree: walk", tree.steps, "M nodes/s", at_least=1):
-        for path in tree.paths:
-            trie.walk(trie.root, path)
-    ends = [trie.walk(trie.root, path)[0] for path in tree.paths]
-    with table.time("tree: read a top-k entry that is attached", len(ends)):
-        for node in ends:
-            trie.scores(node)
+async def looked_up(path: Path, paths: list[tuple[int, ...]]) -> float:
+    """Seconds of the processor for the look-up of a known entry that is not in memory."""
+    trees = await ModelTrees.open(path)
+    await trees.follow()
+    tree, count, spent = trees.tree("model"), 0, 0.0
+    for tokens in paths[:200]:
+        way = [tree.root]
+        for token in tokens:
+            way.append(tree.extend(way[-1], token))
+        before = time.process_time()
+        found = [tree.scores(node) for node in way[-RUN:]]
+        spent += time.process_time() - before
+        assert all(found)
+        count += len(found)
+    await trees.close()
+    return spent / count
 
 
-def dictionaries(table: Table, tree: Shape) -> None:
-    many = len(tree.tokens)
+def in_memory() -> dict[str, float]:
+    """Microseconds of appending a token, of one with scores, of a step of a walk; bytes of a node."""
+    above = [
+        max(0, number - 1 if number % 50 else random.Random(number).randrange(number + 1)) for number in range(NODES)
+    ]
+    dice = random.Random(3)
+    tokens = [dice.randrange(VOCABULARY) for _ in range(NODES)]
 
-    def load() -> dict[int, Any]:
-        root: dict[int, Any] = {}
-        nodes: list[dict[int, Any]] = []
-        for parent, token in zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True):
-            nodes.append((nodes[~parent] if parent < 0 else root).setdefault(token, {}))
-        return root
+    def grown(add: Callable[[TokenTree, Node], object]) -> tuple[float, TokenTree, list[Node]]:
+        tree, nodes, before = TokenTree(NEVER), list[Node](), time.process_time()
+        for number, token in enumerate(tokens):
+            nodes.append(tree.extend(nodes[above[number]] if number else tree.root, token))
+            add(tree, nodes[-1])
+        return (time.process_time() - before) / NODES * 1e6, tree, nodes
 
-    with table.time(f"dict of dicts: load {many:,} nodes, no hashes, no parents", many, "s"):
-        root = load()
-    with table.time("dict of dicts: walk", tree.steps, "M nodes/s"):
-        for path in tree.paths:
-            node = root
-            for token in path:
-                node = node[token]
-    del root, node
-
-
-def dictionary_bytes(part: Shape) -> float:
+    scores = head(dice)
     tracemalloc.start()
-    kept: dict[int, Any] = {}
-    nodes: list[dict[int, Any]] = []
-    for parent, token in zip(part.parents.tolist(), part.tokens.tolist(), strict=True):
-        nodes.append((nodes[~parent] if parent < 0 else kept).setdefault(token, {}))
-    nodes.clear()
+    grown_bytes = grown(lambda tree, node: None)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return taken / len(part.tokens)
-
-
-def records(part: Shape) -> list[tuple[int, int, tuple[int, ...], tuple[float, ...]]]:
-    """(parent, token, ids, scores) as one would write them down without further thought."""
-    random = np.random.default_rng(2)
-    ids = random.integers(0, VOCABULARY, (len(part.tokens), HEAD)).tolist()
-    scores = random.normal(-5, 2, (len(part.tokens), HEAD)).tolist()
-    parents = np.where(part.parents < 0, ~part.parents + 1, 0).tolist()
-    return list(zip(parents, part.tokens.tolist(), map(tuple, ids), map(tuple, scores), strict=True))
-
-
-def pickles(table: Table, part: Shape) -> None:
-    written, many = records(part), len(part.tokens)
-    with table.time("pickle: dump (parent, token, ids, scores)", many):
-        data = pickle.dumps(written, protocol=pickle.HIGHEST_PROTOCOL)
-    with table.time("pickle: load", many):
-        pickle.loads(data)  # our own bytes: what is measured here is what the package never does
-    table.add("pickle: size", len(data) / many, "bytes/node")
-
-
-def sqlite(table: Table, part: Shape) -> None:
-    written, many = records(part), len(part.tokens)
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("create table node (parent int, token int, ids blob, scores blob)")
-        with table.time("sqlite in memory: executemany", many), database:
-            database.executemany(
-                "insert into node values (?, ?, ?, ?)",
-                (
-                    (parent, token, np.array(ids, np.int32).tobytes(), np.array(scores, np.float32).tobytes())
-                    for parent, token, ids, scores in written
-                ),
-            )
-        with table.time("sqlite in memory: select", many):
-            database.execute("select parent, token, ids, scores from node").fetchall()
-        (pages,), (size,) = (
-            database.execute("pragma page_count").fetchone(),
-            database.execute("pragma page_size").fetchone(),
-        )
-        table.add("sqlite in memory: size", pages * size / many, "bytes/node")
-
-
-async def tokens_file(table: Table, tree: Shape) -> None:
-    """A tree with a top-k entry at every node into a `.tokens` file and back, and its size beside that of a pickle."""
-    many = len(tree.tokens)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tree.tokens"
-        saved = await ModelTrees.open(path)
-        trie = saved.tree("model")
-        nodes = trie.extend_many(tree.parents, tree.tokens)
-        topks = topks_of(nodes)
-        ids, logprobs = topks.ids.reshape(-1, HEAD), topks.logprobs.reshape(-1, HEAD)
-        heads = [TopK(ids[place], logprobs[place], 1e-3, VOCABULARY) for place in range(many)]
-        for node, head in zip(nodes.tolist(), heads, strict=True):
-            trie.add_scores(node, head, run=1)
-        with table.time(".tokens: save nodes and top-k entries", many):
-            assert await saved.save("model", "model", VOCABULARY), saved.notices
-        await saved.close()
-        size = path.stat().st_size / many
-        table.add(".tokens: size", size, "bytes/node")
-        written = [
-            (trie.parent(node), trie.token(node), tuple(head.ids.tolist()), tuple(head.logprobs.tolist()))
-            for node, head in zip(nodes.tolist(), heads, strict=True)
-        ]
-        pickled = len(pickle.dumps(written, protocol=pickle.HIGHEST_PROTOCOL)) / many
-        table.add(".tokens: size, of that of the same pickled", size / pickled, "", at_most=0.5)
-        del saved, trie, written, heads
-        saved = await ModelTrees.open(path)
-        with table.time(f".tokens: load {many:,} nodes and top-k entries", many, "s", at_most=1):
-            await saved.follow()
-        assert len(saved.tree("model")) == len(set(nodes.tolist())) + 1, saved.notices
-        await saved.close()
-
-
-def small_records(tree: Shape) -> Generator[bytes, None, None]:
-    """The tree as short runs write it one after the other."""
-    nodes = NodeTable()
-    topks = topks_of(nodes.extend_many(tree.parents, tree.tokens))
-    index, model = NodeIndex(ROOT), Model("model", "model", VOCABULARY)
-    for begin in range(0, len(tree.tokens), SMALL):
-        places = np.arange(begin, min(begin + SMALL, len(tree.tokens)))
-        some = Entries(topks).pick(places)
-        yield from payloads(index, nodes, model, some, written=begin, replaces=False)
-
-
-async def small_frames(table: Table, tree: Shape) -> None:
-    """The same tree in a file to which every run appended a small frame of its own."""
-    many = len(tree.tokens)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "small.tokens"
-        file = LogFile(path, durable=False)
-        file.open()
-        assert file.append(lambda *_: True, lambda: small_records(tree))
-        file.close()
-        table.add(f".tokens: size in frames of {SMALL} nodes", path.stat().st_size / many, "bytes/node")
-        gc.collect()
-        saved = await ModelTrees.open(path)
-        with table.time(f".tokens: load {many:,} in frames of {SMALL} nodes", many, "s", at_most=1):
-            await saved.follow()
-        assert len(saved.tree("model")) > many // 2, saved.notices
-        await saved.close()
-
-
-def with_drafts(table: Table, model: DemoModel, many: int) -> None:
-    """The tree as a draft model: rows that are alike, and texts in which nothing is."""
-    for name, source, rows in (
-        ("similar rows", drafts.RECORDS, drafts.records(many)),
-        ("nothing repeats", drafts.NOISE, drafts.noises(max(many // 10, 1), model)),
-    ):
-        query = lq.compile(source)
-        plain = drafts.through(query, rows, model, speculate=False)
-        guessed = drafts.through(query, rows, model, speculate=True)
-        assert guessed.prompts == plain.prompts, "guesses change nothing but speed"
-        fewer, slower = plain.passes / guessed.passes, guessed.seconds / plain.seconds
-        if name == "similar rows":
-            table.add("drafts: a row differs from the one before it in", drafts.differing(plain.answers), "of tokens")
-            table.add(f"drafts: {name}: passes without, of those with", fewer, "", at_least=2)
-            table.add(f"drafts: {name}: time with, of that without", slower, "")
-        else:
-            table.add(f"drafts: {name}: passes without, of those with", fewer, "")
-            table.add(f"drafts: {name}: time with, of that without", slower, "", at_most=1.03)
+    plain, tree, nodes = grown(lambda tree, node: None)
+    scored, _, _ = grown(lambda tree, node: tree.add_scores(node, scores, run=1))
+    ways = [tree.path(node) for node in dice.sample(nodes, 500)]
+    before = time.process_time()
+    for way in ways:
+        tree.walk(tree.root, way)
+    walk = (time.process_time() - before) / sum(map(len, ways)) * 1e6
+    assert grown_bytes[2]
+    return {"append a token, us": plain, "append a token and its scores, us": scored, "walk a token, us": walk,
+            "bytes of a node": taken / NODES}  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the token tree costs.")
-    parser.add_argument("--runs", type=int, default=5, help="how often everything is measured (5)")
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="nodes of the tree that is loaded (1000000)")
-    parser.add_argument("--rows", type=int, default=200, help="rows of a data set that drafts are tried on (200)")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=1_000_000)
     options = parser.parse_args()
-    tree, part = shape(options.nodes), shape(max(options.nodes // 10, 1))
-    table, shared, model = Table(), rows(), DemoModel.load()
-    measurements: list[Callable[[], None]] = [
-        lambda: in_memory(table, tree, part, shared),
-        lambda: dictionaries(table, tree),
-        lambda: table.add("dict of dicts: structure", dictionary_bytes(part), "bytes/node"),
-        lambda: pickles(table, part),
-        lambda: sqlite(table, part),
-        lambda: asyncio.run(tokens_file(table, tree)),
-        lambda: asyncio.run(small_frames(table, tree)),
-        lambda: with_drafts(table, model, options.rows),
-    ]
-    for _ in range(max(options.runs, 1)):
-        for measure in measurements:
-            gc.collect()
-            gc.freeze()  # what stands around here is nothing that the measured code should be searched through for
-            measure()
-            gc.unfreeze()
-    print(
-        f"a tree of {options.nodes:,} nodes; per node: measured with {len(part.tokens):,}; {options.runs} runs; "
-        f"Python {sys.version.split()[0]}, numpy {np.__version__}\n"
-    )
-    print(f"{'':58} {'median':>10} {'min':>10} {'max':>10}")
-    for line in table.lines.values():
-        print(line)
+    lines = in_memory()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.tokens")
+        paths = asyncio.run(filled(path, options.nodes))
+        lines["bytes of an entry in a file"] = path.stat().st_size / options.nodes
+        asyncio.run(opened(path))
+        lines["open a file, ms"] = 1e3 * statistics.median(asyncio.run(opened(path)) for _ in range(options.runs))
+        spent = asyncio.run(saved(path, options.runs + 5))[5:]
+        lines["save a run of 60 entries, ms"] = 1e3 * statistics.median(spent)
+        lines["look up an entry, us"] = 1e6 * asyncio.run(looked_up(path, paths))
+    for name, value in lines.items():
+        sys.stdout.write(f"{name:<40} {value:10.2f}\n")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ FAST = (
     "engine/test_decorated.py",
     "engine/test_environment_messages.py",
     "cache/test_scores.py",
-    "cache/test_codec.py",
+    "cache/test_token_tree.py",
     "cache/test_byte_tree.py",
     "test_api.py",
     "test_decorators.py",

@@ -154,7 +154,7 @@ def shell(line: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, shell=True, input=typed, capture_output=True, text=True, timeout=300)
 
 
-OWN = ("pytest", "lq test", "lq cache explain", "lq chat")
+OWN = ("pytest", "lq test", "lq chat")
 """Beginnings of lines that have a test of their own below."""
 LINES = [(block, line) for block in RUN if block.kind == "sh" for line in block.lines]
 
@@ -183,7 +183,6 @@ def test_each_line_for_the_shell_has_a_test() -> None:
 OWN_LINES = (
     "pytest --lq-record=new",
     "lq test choose.lq",
-    "lq cache explain joke.lq --cache joke.tokens",
     "lq chat examples/14_chat.lq",
 )
 
@@ -193,12 +192,6 @@ def test_cases_of_the_page_print_what_stands_there(folder: Path) -> None:
     ended = shell("lq test choose.lq")
     assert ended.returncode == 4
     assert "".join(f"    {line}\n" for line in ("$ lq test choose.lq", *ended.stdout.splitlines())) in page
-
-
-def test_a_cache_is_explained_by_the_line_of_the_page(folder: Path) -> None:
-    assert shell("lq run joke.lq").returncode == 0
-    ended = shell("lq cache explain joke.lq --cache joke.tokens")
-    assert ended.returncode == 0 and re.match(r"\[JOKE\] +line 4: \d+ tokens known", ended.stdout), ended.stderr
 
 
 def test_a_chat_of_the_page_answers(folder: Path) -> None:

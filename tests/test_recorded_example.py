@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.file_contents import read_file
+from lmql_lite.cache.contents import read_file
 from lmql_lite.models.demo import DemoModel
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "13_recorded"
@@ -67,4 +67,4 @@ def test_the_command_in_its_readme_records_it_anew(copied: Path) -> None:
     replayed = lq.run_sync(copied / "joke.lq", cache=copied / "joke.tokens", cache_mode="replay")
     assert replayed.usage.forward_passes == 0
     old, new = read_file(EXAMPLE / "joke.tokens"), read_file(copied / "joke.tokens")
-    assert (new.topks, new.nodes, new.is_sound) == (old.topks, old.nodes, old.is_sound)
+    assert (new.count("top-k"), new.nodes, new.is_sound) == (old.count("top-k"), old.nodes, old.is_sound)

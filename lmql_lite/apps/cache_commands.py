@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lmql_lite.apps.cache_inspect import MODEL, explain, inspect
+from lmql_lite.apps.cache_inspect import MODEL, inspect
 from lmql_lite.apps.kv_commands import audit, kv, write_totals
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, write, write_error, write_object
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.compaction import Rewritten
+    from lmql_lite.cache.file_tools import Rewritten
 
 LINES_AT_ONCE = 500
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
+KINDS = {"topks": "top-k", "greedy": "greedy", "sampled": "sampled"}
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
@@ -36,7 +37,6 @@ def cache() -> None:
 
 
 cache.add_command(inspect)
-cache.add_command(explain)
 cache.add_command(audit)
 cache.add_command(kv)
 
@@ -49,7 +49,7 @@ def stats(file: str, as_json: bool) -> None:
 
     For a folder: count pages of attention keys and values, and entries of the encoder cache.
     """
-    from lmql_lite.cache.file_contents import fingerprint_shown, read_file
+    from lmql_lite.cache.contents import fingerprint_shown, read_file
     from lmql_lite.cache.token_text import size_shown, visible
 
     with reporting(as_json):
@@ -57,10 +57,11 @@ def stats(file: str, as_json: bool) -> None:
             write_totals(file, as_json)
             return
         found = read_file(file)
-        numbers = {what: getattr(found, what) for what in ("nodes", "topks", "greedy", "sampled", "frames", "bytes")}
+        kinds = {what: found.count(kind) for what, kind in KINDS.items()}
+        numbers = {"nodes": found.nodes, **kinds, "bytes": found.bytes}
         if as_json:
-            models, damage = [asdict(model) for model in found.models], [asdict(one) for one in found.damage]
-            write(json.dumps(numbers | {"models": models, "damage": damage, "torn_bytes": found.torn_bytes}))
+            models = [asdict(model) for model in found.models]
+            write(json.dumps(numbers | {"models": models, "damage": list(found.damage)}))
             return
         for model in found.models:
             size, fingerprint = size_shown(model.vocabulary_size), fingerprint_shown(model.fingerprint)
@@ -78,17 +79,16 @@ def verify(file: str) -> None:
 
     Exit code 6 if some of it is damaged. Runs ask for the damaged part again, and lq cache compact leaves it out.
     """
-    from lmql_lite.cache.file_contents import read_file
+    from lmql_lite.cache.contents import read_file
     from lmql_lite.cache.token_text import visible
 
     with reporting(as_json=False):
         found, name = read_file(file), visible(file)
         for damage in found.damage:
-            write(f"{name}: bytes {damage.start:,} to {damage.end:,}: {damage.what}")
-        if found.torn_bytes:
-            write(f"{name}: the last {found.torn_bytes:,} bytes are of a write that was cut short, or goes on")
+            write(f"{name}: {damage}")
         if found.is_sound:
-            write(f"{name}: sound, {found.nodes:,} nodes in {found.frames:,} frames")
+            entries = sum(len(one.entries) for one in found.by_model.values())
+            write(f"{name}: sound, {counted(entries, 'entry')}")
         else:
             sys.exit(EXIT_CODES[CacheError])
 
@@ -107,15 +107,14 @@ def verify(file: str) -> None:
 )
 @JSON
 def compact(file: str, older_than: float | None, max_bytes: int | None, model: str | None, as_json: bool) -> None:
-    """Rewrite FILE, smaller and without damage.
+    """Make FILE smaller, and drop what is damaged.
 
-    The new file has few large frames, and nothing that is damaged, superseded or duplicate. Only --older-than and
-    --max-bytes drop entries; runs ask for them again when they need them. The age of an entry counts from when it was
-    written to a file; an entry of unknown age counts as the oldest.
+    --older-than and --max-bytes drop entries too; runs ask for them again when they need them. The age of an entry
+    counts from when it was written to a file. --max-bytes drops the runs first that were not used for the longest time.
 
-    Other processes may use FILE meanwhile: entries that they append are kept. A crash leaves the old FILE.
+    Other processes may use FILE meanwhile: entries that they write are kept. A crash leaves the old FILE.
     """
-    from lmql_lite.cache.compaction import compacted
+    from lmql_lite.cache.file_tools import compacted
 
     if model is not None and older_than is None and max_bytes is None:
         raise click.UsageError("--model says whose entries may be dropped: add --older-than or --max-bytes")
@@ -125,7 +124,7 @@ def compact(file: str, older_than: float | None, max_bytes: int | None, model: s
             write_object({"file": file} | asdict(done))
             return
         write(f"{'':<8} {'before':>14} {'after':>14}")
-        for what in ("bytes", "frames", "nodes", "entries"):
+        for what in ("bytes", "entries"):
             write(f"{what:<8} {getattr(done.before, what):>14,} {getattr(done.after, what):>14,}")
         _note_damage(done)
 
@@ -142,8 +141,8 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
 
     Asks for confirmation. Without a terminal it cannot ask, and needs --yes.
     """
-    from lmql_lite.cache.compaction import cleared
-    from lmql_lite.cache.file_contents import chosen, model_shown, read_file
+    from lmql_lite.cache.contents import chosen, model_shown, read_file
+    from lmql_lite.cache.file_tools import cleared
     from lmql_lite.cache.token_text import visible
 
     with reporting(as_json):
@@ -184,8 +183,11 @@ def _note_damage(done: Rewritten) -> None:
 )
 @JSON
 def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"], as_json: bool) -> None:
-    """Join FILES into a new file that has all their entries. FILES do not change."""
-    from lmql_lite.cache.compaction import merged, write_new
+    """Join FILES into a new file that has all their entries. FILES do not change.
+
+    FILES may be of an earlier version, whose format runs no longer read: so this converts them.
+    """
+    from lmql_lite.cache.file_tools import merged, write_new
     from lmql_lite.cache.token_text import visible
 
     with reporting(as_json):
@@ -194,11 +196,11 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
         done = merged(files, prefer)
         for file in done.damaged:
             note(f"{visible(file)} is damaged; its unreadable part is left out (lq cache verify shows where)")
-        write_new(output, done.payloads)
+        write_new(output, done.rows)
         if as_json:
-            write_object({"file": output, "models": done.models, "nodes": done.nodes, "entries": done.entries})
+            write_object({"file": output, "models": done.models, "entries": len(done.rows)})
             return
-        write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(done.entries, 'entry')}")
+        write(f"{visible(output)}: {counted(done.models, 'model')}, {counted(len(done.rows), 'entry')}")
 
 
 @cache.command()
@@ -211,23 +213,23 @@ def export(file: str, model: str | None, output: str | None) -> None:
     One object per entry, for other programs:
 
     \b
-    model, fingerprint  who said it
+    model, fingerprint, vocabulary  who said it, and its number of tokens
     kind                top-k, greedy or sampled
     path                ids of the tokens before it, from the first one of the text on
     written             unix time in seconds
     top-k:              ids, logprobs of the best tokens; rest: the probability of all others
     greedy:             token, logprob: the best token under conditions; question: a digest of them
     sampled:            as greedy, with seed and index: the token that was sampled with these
+    onward              further bytes of the token of a model behind an API, whose tokens here are bytes
 
-    null means that there is no number: minus infinity, no token, an unknown time. For a model behind an API, all tokens
-    are bytes; logprob 1 then means that a byte continues the server's token before it.
+    null means that there is no number: minus infinity, no token, an unknown time. lq cache import reads these lines.
     """
-    from lmql_lite.cache.file_contents import chosen, exported, read_file
+    from lmql_lite.cache.contents import chosen, exported, read_file
 
     with reporting(as_json=False):
         found = read_file(file)
         models = chosen(found.models, model)
-        known = [found.by_model[one.fingerprint].distinct() for one in models]
+        known = [found.by_model[one.fingerprint] for one in models]
         lines = (json.dumps(entry) for one in known for entry in exported(one))
         if output is None:
             _write_lines(lines)
@@ -235,6 +237,25 @@ def export(file: str, model: str | None, output: str | None) -> None:
             _write_file(Path(output), lines)
         if found.damage:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, metavar="OUT", help="The new .tokens file; it must not exist.")
+def import_(file: Path, output: str) -> None:
+    """Make a .tokens file of the JSON lines that lq cache export writes.
+
+    Exit code 6 if a line is not one of these; no file is left then.
+    """
+    from lmql_lite.cache.contents import imported, rows_of
+    from lmql_lite.cache.file_tools import write_new
+    from lmql_lite.cache.token_text import visible
+
+    with reporting(as_json=False):
+        known = imported(file)
+        rows = [row for one in known for row in rows_of(one)]
+        write_new(output, rows)
+        write(f"{visible(output)}: {counted(len(known), 'model')}, {counted(len(rows), 'entry')}")
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -22,21 +22,15 @@ from lmql_lite.cache.entry import Answer, Node, ScoreEntry
 from lmql_lite.cache.sampling import is_greedy
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tree_rows import DIGEST as DIGEST
+from lmql_lite.cache.tree_rows import END as END
+from lmql_lite.cache.tree_rows import INSIDE, inside_entry
+from lmql_lite.cache.tree_rows import MEDIA as MEDIA
+from lmql_lite.cache.tree_rows import TURNS as TURNS
+from lmql_lite.cache.tree_rows import VOCABULARY as VOCABULARY
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 
-END = 256
-"""Token of end-of-text."""
-TURNS = {"system": 257, "user": 258, "assistant": 259}
-"""Tokens of the beginning of a turn of a chat: turns are part of the path."""
-MEDIA = {"image": 260, "video": 261, "audio": 262}
-"""Tokens of the beginning of an item; the bytes of its digest follow, counted from `DIGEST`."""
-DIGEST = 263
-VOCABULARY = 1 << 28
-"""Upper bound of the numbers in an entry: bytes, marks, pieces of tokens, ids of tokens."""
-
-INSIDE = 1.0
-"""Mark in place of a log-probability: this byte belongs to the same token as the byte before it."""
 UNREPORTED = -math.inf
 """Mark in place of a log-probability that the server did not report."""
 
@@ -180,7 +174,7 @@ class ByteTree:
             first, *inner = token.data or (END,)
             path += first, *inner
             entries.append(ScoreEntry(_entry(first, _stored(token.logprob), token.token, token.alternatives), run))
-            entries += [_inside(byte, run) for byte in inner]
+            entries += [inside_entry(byte, run) for byte in inner]
         return self.tree.add_path(node, path, entries)
 
     def _append_answers(self, node: Node, tokens: Sequence[TokenRecord], key: CacheKey, run: int) -> list[Node]:
@@ -309,12 +303,3 @@ def _joined(entries: Sequence[tuple[int, float]]) -> Iterator[tuple[bytes, float
         if not entry & _MORE:
             yield data, logprob
             data = b""
-
-
-_INSIDE = [_entry(byte, INSIDE) for byte in range(256)]
-
-
-@functools.lru_cache(1 << 10)
-def _inside(byte: int, run: int) -> ScoreEntry:
-    """Entry of a byte inside a token. Most entries are of this kind, so a run has one object for all places."""
-    return ScoreEntry(_INSIDE[byte], run)

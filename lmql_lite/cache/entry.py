@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import ReferenceType
 
 from lmql_lite.cache.scores import Scores
 from lmql_lite.cache.top_k import TopK
 
+ROOT_TOKEN = -1
 
-class Node(int):
-    """A place in a token tree: the path of tokens from the root. Never part of a key, a seed or a file.
 
-    The node stays in the tree as long as this object or a copy of it lives. Arithmetic gives a plain `int`, which does
-    not keep the node and which no method of the tree accepts.
+class Node:
+    """A place in a token tree: the path of tokens from the root. While it lives, there is no other node for its path.
+
+    A node keeps the nodes above it, and no node below it: Python frees the nodes that nobody holds. `number` is
+    different for each node of a tree, for events; it is no part of a key, a seed or a file.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__", "answers", "below", "entered", "freed", "hash", "looked", "number", "parent", "pinned", "row",
+        "scores", "token",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, token: int, number: int, freed: deque[Freed]) -> None:
+        self.parent = parent
+        self.token = token
+        self.number = number
+        self.freed = freed
+        """Where a node that is freed says so; this may be on any thread at any moment, so it takes no lock."""
+        self.below: dict[int, ReferenceType[Node]] | None = None
+        self.hash = 0
+        """Hash of the path; 0 until it is asked for."""
+        self.scores: ScoreEntry | None = None
+        self.answers: dict[Question, Answer] | None = None
+        self.pinned = 0
+        """Pins of this node, and children on the path to a pin."""
+        self.looked = -1
+        """Epoch of the file in which the rows of this node were last read; -1 if they were not."""
+        self.row = -1
+        """Epoch of the file in which it last had a row at this place; -1 for none."""
+        self.entered = False
+        """True if drafts may continue as this node does."""
+
+    def __del__(self) -> None:
+        if self.parent is not None and self.parent.below is not None:
+            self.freed.append(Freed(self.parent.below, self.token))
 
     def __copy__(self) -> Node:
         return self
@@ -25,8 +56,15 @@ class Node(int):
     def __deepcopy__(self, _: object) -> Node:
         return self
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
+    def __repr__(self) -> str:
+        return f"<Node {self.number}>"
+
+
+class Freed(NamedTuple):
+    """Children among which a freed node was, and its token."""
+
+    siblings: dict[int, ReferenceType[Node]]
+    token: int
 
 
 class ScoreEntry(NamedTuple):
@@ -37,6 +75,9 @@ class ScoreEntry(NamedTuple):
 
     scores: Scores | TopK
     run: int
+
+    def top_k(self) -> TopK:
+        return self.scores if isinstance(self.scores, TopK) else self.scores.top_k()
 
 
 class Answer(NamedTuple):
@@ -59,21 +100,36 @@ class DirtyEntries:
     """Entries that were added to a tree and that no file holds yet, each kind in the order of arrival.
 
     At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
+    `since` is the epoch of the file in which the first of them may have been made.
     """
 
     scores: dict[Node, ScoreEntry] = field(default_factory=dict)
     answers: dict[tuple[Node, Question], Answer] = field(default_factory=dict)
     replaced: set[Node] = field(default_factory=set)
+    since: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.scores or self.answers)
+
+    def __len__(self) -> int:
+        return len(self.scores) + len(self.answers)
 
     @property
     def nodes(self) -> list[Node]:
         """The node of each entry: of scores, then of answers."""
         return [*self.scores, *(node for node, _ in self.answers)]
 
-    def drop(self, nodes: Set[int]) -> None:
+    def drop(self, nodes: Set[Node]) -> None:
         """Removes the entries of these nodes, which are superseded."""
         self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
         self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}
+
+    def over(self, newer: DirtyEntries) -> DirtyEntries:
+        """These entries, which could not be written, and newer ones; the first of several counts."""
+        self.drop(newer.replaced)
+        return DirtyEntries(
+            self.scores | {node: entry for node, entry in newer.scores.items() if node not in self.scores},
+            self.answers | {asked: answer for asked, answer in newer.answers.items() if asked not in self.answers},
+            self.replaced | newer.replaced,
+            self.since,
+        )

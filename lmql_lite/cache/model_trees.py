@@ -1,5 +1,5 @@
-"""Token trees of models, in memory or joined to a file: entries of the file are read into the trees, and new ones are
-written to the file."""
+"""Token trees of models, in memory or joined to a file or a server: its rows are read into the trees, and new entries
+are written to it."""
 
 from __future__ import annotations
 
@@ -7,61 +7,56 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+from typing import TypeVar
 from weakref import finalize
 
-import numpy as np
-from aiofiles.os import wrap
-
-from lmql_lite.cache.columns import QUESTION_BYTES, Entries, GreedyAnswers, Model, SampledAnswers, TopKs
-from lmql_lite.cache.entry import DirtyEntries, ScoreEntry
-from lmql_lite.cache.framing import LogFrame
-from lmql_lite.cache.log_file import LogFile
-from lmql_lite.cache.record_io import Lost, RecordReader, payloads, record_groups
-from lmql_lite.cache.redis_log import RedisLog, is_redis_url
 from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tree_file import TreeFile
+from lmql_lite.cache.tree_rows import VOCABULARY, ModelName
+from lmql_lite.cache.tree_server import TreeServer, is_redis_url
 
-
-def open_log(path: str | os.PathLike[str], *, durable: bool) -> LogFile | RedisLog:
-    """The log at a path or URL, not opened yet."""
-    if is_redis_url(path):
-        return RedisLog(str(path), durable=durable)
-    return LogFile(Path(path), durable=durable)
+Done = TypeVar("Done")
 
 
 class ModelTrees:
     """Token trees, one per model. Runs of several threads and event loops may share them.
 
-    Without a file they are only in memory. `max_bytes` bounds the part of each tree that the file does not hold: its
-    entries, and nodes that lead to none of the file's entries. With `reads_only` nothing is saved. `runs` numbers the
-    runs on these trees (S31); `clock` returns the time at which entries are written.
+    Without a file they are only in memory. `max_bytes` bounds each tree in memory. With `reads_only` nothing is saved.
+    `runs` numbers the runs on these trees (S31); `clock` returns the time at which entries are written.
 
-    Reading and writing the file is one job on a thread. It completes under the file's lock even if the caller is
-    cancelled, and does not block the event loop. One thread at a time works for all callers.
+    The file has one thread for writing and for the first look-up of a run, so that a lock or a slow disk does not block
+    an event loop (S34). A job is done to its end even if its caller is cancelled.
     """
 
     def __init__(
         self,
         max_bytes: int = MAX_BYTES,
-        file: LogFile | RedisLog | None = None,
+        rows: TreeFile | TreeServer | None = None,
         clock: Callable[[], float] = time.time,
         *,
         reads_only: bool = False,
     ) -> None:
         self.max_bytes = max_bytes
-        self.has_file = file is not None
-        self.notices: Sequence[str] = () if file is None else file.notices
+        self.has_file = rows is not None
+        self.notices: Sequence[str] = () if rows is None else rows.notices
         """Notices of the file so far, as sentences for the user."""
         self.runs = itertools.count(1)
-        self._file = file
-        self._records = file is not None and not reads_only
+        self._rows = rows
+        self._records = rows is not None and not reads_only
         self._clock = clock
         self._trees: dict[str, TokenTree] = {}
-        self._reader = RecordReader(lambda model: partial(self.tree(model.fingerprint).extend_many, logged=True))
-        self._is_writing = False
+        self._guard = Lock()
+        self._thread: tuple[int, ThreadPoolExecutor] | None = None
+        """The process of the thread of the file, and the thread."""
+        self._running = 0
+        """Number of runs that may still write."""
+        self._is_written = False
+        self._writes = 0
+        """Number of writes that wait or go on."""
 
     @staticmethod
     async def open(
@@ -71,134 +66,103 @@ class ModelTrees:
         *,
         durable: bool = False,
         reads_only: bool = False,
+        max_file_bytes: int | None = None,
     ) -> ModelTrees:
-        """The trees of a file, which is created if it is missing; `follow` reads it. With `durable` saved entries
-        survive a power failure. Raises CacheError if the file cannot be used (see `LogFile`)."""
-        file = open_log(path, durable=durable)
-        try:
-            await wrap(file.open)()
-        except asyncio.CancelledError:  # the thread may still be opening it, and then closes it
-            asyncio.get_running_loop().run_in_executor(None, file.close)
-            raise
-        trees = ModelTrees(max_bytes, file, clock, reads_only=reads_only)
-        finalize(trees, file.close)  # for an owner that is freed without an event loop
+        """The trees of a file, which is created if it is missing, or of a server. With `durable` saved entries survive
+        a power failure. Raises CacheError if the file cannot be used (see `TreeFile`)."""
+        rows: TreeFile | TreeServer
+        if is_redis_url(path):
+            rows = TreeServer(str(path), durable=durable)
+        else:
+            rows = TreeFile(Path(path), durable=durable, reads_only=reads_only, max_bytes=max_file_bytes)
+        trees = ModelTrees(max_bytes, rows, clock, reads_only=reads_only)
+        finalize(trees, rows.close)  # for an owner that is freed without an event loop
+        await trees._job(rows.open)
         return trees
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ModelTrees:
-        """The trees of a file in its present state. They neither follow the file nor save to it. Raises CacheError as
-        in `open`."""
-        file = LogFile(Path(path), durable=False)
-        trees = ModelTrees(MAX_BYTES, file, reads_only=True)
-        file.open()
-        try:
-            file.follow(trees._admit)
-        finally:
-            file.close()
+        """The trees of a file that is only read. Raises CacheError as in `open`."""
+        rows = TreeFile(Path(path), reads_only=True)
+        rows.open()
+        rows.follow()
+        trees = ModelTrees(MAX_BYTES, rows, reads_only=True)
+        finalize(trees, rows.close)
         return trees
 
     def tree(self, fingerprint: str) -> TokenTree:
         tree = self._trees.get(fingerprint)
         if tree is None:
-            tree = self._trees.setdefault(fingerprint, TokenTree(self.max_bytes))
-            if self._records:
-                tree.record()
+            made = TokenTree(self.max_bytes, self._rows, fingerprint, records=self._records)
+            tree = self._trees.setdefault(fingerprint, made)
         return tree
 
     async def follow(self) -> None:
-        """Reads entries that other processes wrote since the last call."""
-        if self._file is not None:
-            await wrap(self._file.follow)(self._admit)
+        """Sees what other processes wrote since the last call."""
+        if self._rows is not None:
+            await self._job(self._rows.follow)
+
+    def begin(self) -> None:
+        """Counts a run that will save entries."""
+        with self._guard:
+            self._running += 1
+
+    async def end(self) -> None:
+        """Ends a run that was counted. After the last one, the file alone is whole."""
+        with self._guard:
+            self._running -= 1
+            is_last = not self._running and self._is_written
+            self._is_written = self._is_written and not is_last
+        if is_last:
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Moves new entries from the write-ahead log into the file."""
+        if isinstance(self._rows, TreeFile):
+            await self._job(self._rows.checkpoint)
 
     async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool:
         """Writes the dirty entries of a model's tree. Returns True once the file holds them (S34). Entries that cannot
-        be written now are never written."""
-        if self._file is None:
+        be written now are written with the next ones."""
+        if self._rows is None:
             return True
         tree = self.tree(fingerprint)
-        if not (tree.is_dirty or self._is_writing):  # otherwise another run is writing them, and this one waits for it
+        if not (tree.is_dirty or self._writes):  # otherwise another run is writing them, and this one waits for it
             return True
-        model = Model(fingerprint, name, vocabulary_size)
-        kept: bool = await wrap(self._file.append)(self._admit, partial(self._payloads, model, tree))
-        if not kept:
-            tree.take_dirty()
-        return kept
+        model = ModelName(fingerprint, name, vocabulary_size)
+        with self._guard:
+            self._writes += 1
+        return await self._job(lambda: self._write(tree, model))
+
+    def _write(self, tree: TokenTree, model: ModelName) -> bool:
+        assert self._rows is not None, "there is a file"
+        try:
+            if not tree.is_dirty:
+                return True
+            dirty, is_text = tree.take_dirty(), model.vocabulary_size == VOCABULARY
+            kept = self._rows.write(model, lambda: tree.batch(dirty, is_text=is_text), clock=self._clock)
+            self._is_written = self._is_written or kept
+            if not kept:
+                tree.put_back(dirty)
+            return kept
+        finally:
+            with self._guard:
+                self._writes -= 1
 
     async def close(self) -> None:
-        if self._file is not None:
-            await wrap(self._file.close)()
+        if self._rows is not None:
+            await self._job(self._rows.close)
+            with self._guard:
+                thread, self._thread = self._thread, None
+            if thread is not None:
+                thread[1].shutdown(wait=False)
 
-    def _admit(self, frames: Sequence[LogFrame], is_other: bool) -> bool:
-        if is_other:
-            self._reader.start_over()
-            for tree in list(self._trees.values()):
-                tree.mark_stale()
-        is_whole = True
-        for added in self._reader.read(frames):
-            if isinstance(added, Lost):
-                is_whole = False
-                continue
-            tree = self.tree(added.model.fingerprint)
-            if added.replaces:
-                tree.supersede(np.unique(added.entries.nodes), by_own=False)
-            tree.attach(added.entries, added.written, added.model.vocabulary_size)
-        return is_whole
-
-    def _payloads(self, model: Model, tree: TokenTree) -> Generator[bytes, None, None]:
-        """Payloads of the dirty entries, which are read from the file once memory evicts them."""
-        self._is_writing = True
-        try:
-            dirty = tree.take_dirty()  # taken late, so that entries which the file has just superseded are not written
-            index, everything = self._reader.index(model.fingerprint), _columns(dirty)
-            written = np.full(len(everything), int(self._clock()))
-            for place, time_then in enumerate(tree.stale_times(everything.nodes)):
-                written[place] = written[place] if time_then is None else time_then
-            replaced = np.isin(everything.nodes, list(dirty.replaced))
-            for entries, age, replaces in record_groups(everything, written, replaced):
-                begin = index.end
-                yield from payloads(index, tree, model, entries, written=age, replaces=replaces)
-                tree.attach_nodes(index.nodes_from(begin))
-                if replaces:
-                    tree.supersede(np.unique(entries.nodes), by_own=True)
-                tree.attach(entries, np.full(len(entries), age), model.vocabulary_size)
-        finally:
-            self._is_writing = False
-
-
-def _columns(dirty: DirtyEntries) -> Entries:
-    topks = [_top_k(entry) for entry in dirty.scores.values()]
-    greedy = [(node, asked, answer) for (node, asked), answer in dirty.answers.items() if isinstance(asked, bytes)]
-    sampled = [
-        (node, *asked, answer) for (node, asked), answer in dirty.answers.items() if not isinstance(asked, bytes)
-    ]
-    return Entries(
-        TopKs(
-            np.array(list(dirty.scores), np.int64),
-            np.array([len(one.ids) for one in topks], np.int64),
-            np.array([one.rest for one in topks], np.float32),
-            np.concatenate([np.zeros(0, np.int32), *(one.ids for one in topks)]),
-            np.concatenate([np.zeros(0, np.float32), *(one.logprobs for one in topks)]),
-        ),
-        GreedyAnswers(
-            np.array([node for node, _, _ in greedy], np.int64),
-            _questions(question for _, question, _ in greedy),
-            np.array([answer.token for _, _, answer in greedy], np.int32),
-            np.array([answer.logprob for _, _, answer in greedy], np.float32),
-        ),
-        SampledAnswers(
-            np.array([node for node, *_ in sampled], np.int64),
-            _questions(question for _, question, *_ in sampled),
-            np.array([seed for _, _, seed, _, _ in sampled], np.uint64),
-            np.array([index for _, _, _, index, _ in sampled], np.uint32),
-            np.array([answer.token for *_, answer in sampled], np.int32),
-            np.array([answer.logprob for *_, answer in sampled], np.float32),
-        ),
-    )
-
-
-def _top_k(entry: ScoreEntry) -> TopK:
-    return entry.scores if isinstance(entry.scores, TopK) else entry.scores.top_k()
-
-
-def _questions(questions: Iterable[bytes]) -> np.typing.NDArray[np.uint8]:
-    return np.frombuffer(b"".join(questions), dtype=np.uint8).reshape(-1, QUESTION_BYTES)
+    async def _job(self, work: Callable[[], Done]) -> Done:
+        """Does work on the thread of the file, which does one thing after the other."""
+        with self._guard:
+            if self._thread is None or self._thread[0] != os.getpid():  # a fork leaves the thread behind
+                thread = ThreadPoolExecutor(1, thread_name_prefix="tokens")
+                finalize(self, thread.shutdown, wait=False)
+                self._thread = os.getpid(), thread
+            thread = self._thread[1]
+        return await asyncio.get_running_loop().run_in_executor(thread, work)

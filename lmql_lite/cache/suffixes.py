@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lmql_lite.cache.node_table import ROOT, NodeTable
+from lmql_lite.cache.entry import ROOT_TOKEN, Node
 
 LENGTH = 3
 """Number of last tokens that must be equal."""
@@ -25,131 +23,91 @@ LONGEST_PAUSE = 64
 PLACES = 256
 """Number of places whose drafts are remembered."""
 
-_WAYS = 4
-"""Number of slots in which a suffix may be stored. If all are taken, it is not found again, which only costs drafts."""
-_FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
-_LOW_BITS = 11
-_FEW = 48
-"""Number of new nodes below which they are entered one by one, which is faster then."""
+MAX_SUFFIXES = 1 << 16
+"""Maximum number of suffixes in the index; the oldest is dropped for a new one."""
+SUFFIX_BYTES = 220
+"""Memory of a suffix."""
+
+Suffix = tuple[int, int, int]
 
 
 class Suffixes:
-    """Index from the last `LENGTH` tokens of a path to the first node with them: 4 to 5 bytes per node.
+    """Index from the last `LENGTH` tokens of a path to the first node with them.
 
-    The first node is used, not the newest, so that a draft is text of a run and not a rejected draft. Nodes with reused
-    numbers are entered once there are many of them; a node whose suffix has changed is not found. Only one thread at a
-    time may use this.
+    The first node is used, not the newest, so that a draft is text of a run and not a rejected draft. Nodes with
+    entries are entered, and the paths of runs that ask for drafts. Only one thread at a time may use this.
     """
 
-    def __init__(self, nodes: NodeTable) -> None:
-        self._nodes = nodes
-        self._table = np.zeros(1024, dtype=np.int32)
-        self._entered = ROOT + 1
-        self._reused = 0
+    def __init__(self) -> None:
+        self._nodes: dict[Suffix, ReferenceType[Node]] = {}
 
-    @property
-    def nbytes(self) -> int:
-        return self._table.nbytes
+    def __len__(self) -> int:
+        return len(self._nodes)
 
-    def draft(self, node: int, most: int, skip: bool) -> tuple[int, ...]:
+    def enter(self, node: Node) -> None:
+        """Enters a node, and those above it that were not entered."""
+        place: Node | None = node
+        way = []
+        while place is not None and not place.entered:
+            way.append(place)
+            place.entered = True
+            place = place.parent
+        for each in reversed(way):
+            suffix = _suffix(each)
+            known = self._nodes.get(suffix)
+            if known is None or known() is None:
+                self._nodes.pop(suffix, None)
+                self._nodes[suffix] = ref(each)
+        while len(self._nodes) > MAX_SUFFIXES:
+            del self._nodes[next(iter(self._nodes))]
+
+    def clean(self) -> None:
+        """Drops suffixes of freed nodes."""
+        self._nodes = {suffix: known for suffix, known in self._nodes.items() if known() is not None}
+
+    def draft(self, node: Node, most: int, skip: bool) -> tuple[int, ...]:
         """At most `most` tokens that may follow `node`; () if its last tokens occurred nowhere else.
 
         With `skip`, earlier tokens that occurred elsewhere count too, for text that differs in one place and then
         continues alike.
         """
-        self._follow()
-        above = node
+        self.enter(node)
+        above: Node | None = node
         for skipped in range(1 + skip * SKIPPED):
-            twin = self._find(above)
-            if twin and twin != above:
-                guessed = self._after(twin, skipped + most)[skipped:]
+            if above is None or above.parent is None:
+                break
+            known = self._nodes.get(_suffix(above))
+            twin = None if known is None else known()
+            if twin is not None and twin is not above:
+                guessed = _after(twin, skipped + most)[skipped:]
                 if guessed:
                     return guessed
-            above = self._nodes.parent(above)
-            if above <= ROOT:
-                break
+            above = above.parent
         return ()
 
-    def _after(self, node: int, most: int) -> tuple[int, ...]:
-        """Tokens of the path down along the youngest children."""
-        tokens: list[int] = []
-        while len(tokens) < most:
-            token, node = next(self._nodes.children(node), (0, ROOT))
-            if node == ROOT:
-                break
-            tokens.append(token)
-        return tuple(tokens)
 
-    def _find(self, node: int) -> int:
-        suffix = self._nodes.suffix(node)
-        slot = _slot(suffix, len(self._table))
-        for place in range(slot, slot - _WAYS, -1):  # from the first place on to the last one
-            found = int(self._table[place])
-            if not found or self._nodes.suffix(found) == suffix:
-                return found
-        return ROOT
-
-    # Entering ----------------------------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        """Enters new nodes."""
-        end = self._nodes.end
-        size = len(self._table)
-        while end > size:
-            size += size // 4
-        if size > len(self._table) or self._nodes.reused - self._reused > end // 4:
-            self._table = np.zeros(size, dtype=np.int32)
-            self._entered, self._reused = ROOT + 1, self._nodes.reused
-        if end - self._entered > _FEW:
-            new = np.arange(self._entered, end, dtype=np.int32)
-            self._enter_many(new[self._nodes.columns(new)[0] >= ROOT])
-        else:
-            for node in filter(self._nodes.is_there, range(self._entered, end)):
-                self._enter(node)
-        self._entered = end
-
-    def _enter(self, node: int) -> None:
-        suffix = self._nodes.suffix(node)
-        slot = _slot(suffix, len(self._table))
-        for place in range(slot, slot - _WAYS, -1):
-            found = int(self._table[place])
-            if not found:
-                self._table[place] = node
-            if not found or self._nodes.suffix(found) == suffix:
-                return
-
-    def _enter_many(self, new: NDArray[np.int32]) -> None:
-        suffixes = self._suffixes(new)
-        slots = np.zeros(len(new), dtype=np.int64)
-        for column, factor in zip(suffixes, _FACTORS, strict=True):
-            slots += column.astype(np.int64) * factor
-        slots = (slots >> _LOW_BITS) % len(self._table)
-        for _ in range(_WAYS):
-            free = self._table[slots] == 0
-            # the first of several nodes for one slot is written last
-            self._table[slots[free][::-1]] = new[free][::-1]
-            there = self._suffixes(self._table[slots])
-            left = np.zeros(len(new), dtype=np.bool_)
-            for mine, other in zip(suffixes, there, strict=True):
-                left |= mine != other
-            if not left.any():
-                break
-            new, slots = new[left], slots[left] - 1
-            suffixes = tuple(column[left] for column in suffixes)
-
-    def _suffixes(self, nodes: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
-        columns = []
-        for _ in range(LENGTH):
-            parents, tokens = self._nodes.columns(nodes)
-            columns.append(tokens)
-            nodes = np.maximum(parents, ROOT)
-        return tuple(columns)
+def _suffix(node: Node) -> Suffix:
+    """The last three tokens of a path, newest first; -1 above the root."""
+    tokens: list[int] = []
+    place: Node | None = node
+    while len(tokens) < LENGTH:
+        tokens.append(ROOT_TOKEN if place is None else place.token)
+        place = None if place is None else place.parent
+    newest, middle, oldest = tokens
+    return newest, middle, oldest
 
 
-def _slot(suffix: tuple[int, int, int], size: int) -> int:
-    newest, middle, oldest = suffix
-    first, second, third = _FACTORS
-    return (newest * first + middle * second + oldest * third >> _LOW_BITS) % size
+def _after(node: Node, most: int) -> tuple[int, ...]:
+    """Tokens of the path down along the youngest children."""
+    tokens: list[int] = []
+    while len(tokens) < most and node.below:
+        living = (child for known in reversed(tuple(node.below.values())) if (child := known()) is not None)
+        child = next(living, None)
+        if child is None:
+            break
+        tokens.append(child.token)
+        node = child
+    return tuple(tokens)
 
 
 @dataclass(slots=True)

@@ -17,15 +17,15 @@ class TokenCache:
     With a `path` the cache is that file, which any number of processes may use at once; `cache="x.tokens"` is short for
     it. Without a path it is in memory, and shared by the runs that get this object, in any session.
 
-    `max_bytes` (256 MB by default) bounds each model's entries that no file holds, and the paths to them, in memory.
+    `max_bytes` (256 MB by default) bounds each model's entries in memory, and the paths to them.
     The least recently used entries are evicted, and asked for again when they are needed. The limit does not count what
     active runs hold: the texts that they continue or may return to, entries on the way there, and unsaved entries.
-    Entries of a file stay in memory while it is open, so that it always answers what it has answered, also in a replay.
-    `lq cache compact` makes a file smaller.
+    `max_file_bytes` bounds the file: above it, the runs that were not used for the longest time go, down to 90 %.
 
     With `durable` a run returns only after the disk has its entries, so that a power failure loses nothing.
 
-    Raises InputError for a path that is not the name of a file, a bound below 1, and `durable` without a file.
+    Raises InputError for a path that is not the name of a file, a bound below 1, and `durable` or `max_file_bytes`
+    without a file.
 
     >>> lq.TokenCache("x.tokens", max_bytes=2**20).max_bytes
     1048576
@@ -34,6 +34,7 @@ class TokenCache:
     path: str | os.PathLike[str] | None = None
     _: KW_ONLY
     max_bytes: int = MAX_BYTES
+    max_file_bytes: int | None = None
     durable: bool = False
     trees: ModelTrees = field(init=False, repr=False)
     """Trees of a cache without a path."""
@@ -41,11 +42,14 @@ class TokenCache:
     def __post_init__(self) -> None:
         if self.path is not None:
             _check_name(self.path)
-        if isinstance(self.max_bytes, bool) or not isinstance(self.max_bytes, int) or self.max_bytes < 1:
-            raise InputError(
-                f"max_bytes must be a whole number of bytes, at least 1; this is {self.max_bytes!r}",
-                hint="write cache=False to keep nothing",
-            )
+        _check_bytes("max_bytes", self.max_bytes)
+        if self.max_file_bytes is not None:
+            _check_bytes("max_file_bytes", self.max_file_bytes)
+            if self.path is None:
+                raise InputError(
+                    "max_file_bytes needs a file, and none is named",
+                    hint='name one: TokenCache("x.tokens", max_file_bytes=2**30)',
+                )
         if not isinstance(self.durable, bool):
             raise InputError(f"durable must be True or False; this is {self.durable!r}")
         if self.durable and self.path is None:
@@ -57,6 +61,14 @@ class TokenCache:
 
 AnyCache = bool | str | os.PathLike[str] | TokenCache
 """Values of the option. True shares one tree among all runs; False asks the model every time."""
+
+
+def _check_bytes(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(
+            f"{name} must be a whole number of bytes, at least 1; this is {value!r}",
+            hint="write cache=False to keep nothing",
+        )
 
 
 def _check_name(path: object) -> None:

@@ -3,11 +3,10 @@ difference between a path and the stored entries, which explains a miss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmql_lite.cache.byte_tree import END, MEDIA, TURNS, VOCABULARY
-from lmql_lite.cache.node_table import ROOT
+from lmql_lite.cache.tree_rows import END, MEDIA, TURNS, VOCABULARY
 
 Vocabulary = Sequence[bytes | None]
 """The bytes of every token id; None for ids without text."""
@@ -93,16 +92,12 @@ SHOWN = 60
 """Maximum number of characters shown of a text."""
 
 
-Children = Callable[[int], Iterable[tuple[int, int]]]
-"""Function that returns token and node of each stored child."""
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """First difference between a path and stored entries. `before` are the stored tokens of the path; `asked` is the
     next one, None if the whole path is stored.
 
-    `stored` are the tokens of the stored continuations, by the numbers of their nodes.
+    `stored` are the tokens of the stored continuations, oldest first.
     """
 
     before: tuple[int, ...]
@@ -133,18 +128,3 @@ class Difference:
         if len(text) > SHOWN:
             text = f"…{text[-SHOWN:]}"
         return f"at {unit} {len(self.before) + 1}, {f'after {text}' if before else 'the first'}"
-
-
-def difference(stored: Children, path: Sequence[int]) -> Difference:
-    """The first difference between a path of tokens and the stored entries."""
-    node = ROOT
-    for depth, token in enumerate(path):
-        children = dict(stored(node))
-        if token not in children:
-            return Difference(tuple(path[:depth]), token, _by_number(children))
-        node = children[token]
-    return Difference(tuple(path), None, _by_number(dict(stored(node))))
-
-
-def _by_number(children: dict[int, int]) -> tuple[int, ...]:
-    return tuple(sorted(children, key=children.__getitem__))

@@ -1,190 +1,246 @@
-"""Token tree in memory: nodes and entries, bounded in bytes, and entries that are not saved yet."""
+"""Token tree of one model: nodes and entries in memory, bounded in bytes, over the rows of a file or a server."""
 
 from __future__ import annotations
 
+import itertools
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from threading import Lock
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from lmql_lite.cache.columns import Entries
-from lmql_lite.cache.disk_entries import DiskEntries
-from lmql_lite.cache.entry import Answer, DirtyEntries, Node, Question, ScoreEntry
-from lmql_lite.cache.memory_entries import NODE_BYTES, MemoryEntries, NodeReferences, RecentPaths
-from lmql_lite.cache.node_table import ROOT, NodeTable
+from lmql_lite.cache.entry import ROOT_TOKEN, Answer, DirtyEntries, Freed, Node, Question, ScoreEntry
+from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.suffixes import DraftLengths, Suffixes
+from lmql_lite.cache.suffixes import SUFFIX_BYTES, DraftLengths, Suffixes
+from lmql_lite.cache.token_text import Difference
 from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tree_rows import (
+    INSIDE,
+    MAX_PIECE,
+    RowBatch,
+    RowError,
+    TreeRow,
+    inside_entry,
+    packed_answer,
+    packed_question,
+    packed_scores,
+    packed_tokens,
+    unpacked_answer,
+    unpacked_question,
+    unpacked_scores,
+    unpacked_tokens,
+)
 
 MAX_BYTES = 256 * 2**20
 """Default memory limit. A row of scores takes 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a top-k entry takes
 about 1 kB."""
+NODE_BYTES, SCORES_BYTES, ANSWER_BYTES = 540, 700, 650
+"""Memory of Python's objects: of a node, of scores without their numbers, and of an answer."""
+MAX_WAITING = 100_000
+"""Maximum number of entries that wait to be written again after a failed write."""
+SETTLED = 1000
+"""Number of freed nodes that are noted at once."""
+FEW = 32
+"""Number of suffixes of freed nodes that may stay in the index."""
+RECALLED = 300
+"""Number of latest rows that drafts continue in a new process."""
 
-LOOKS = 16
-"""Nodes inspected for each node that is added when there are too many. At least every other unneeded node that was
-inspected twice can be evicted. Among n nodes that a file holds, up to n/16 nodes too many may wait for the hand."""
+
+Piece = tuple[Node, bytes, bytes, int]
+"""Node, question, value and number of tokens of a row."""
+
+
+class Rows(Protocol):
+    """Rows of entries outside memory: of a file or of a server."""
+
+    epoch: int
+    void: int
+
+    def refreshed(self, epoch: int) -> int: ...
+
+    def longest(self, fingerprint: str) -> int: ...
+
+    def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]: ...
+
+    def vocabulary(self, fingerprint: str) -> int: ...
+
+    def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]: ...
+
+    def latest(self, fingerprint: str, most: int) -> list[TreeRow]: ...
 
 
 class TokenTree:
     """Token tree of one model (one fingerprint). Models add entries at token paths, and decoders read them (S35).
 
-    For its users the tree is append-only. It is safe for threads (S28): one lock guards entries and nodes.
+    For its users the tree is append-only. It is safe for threads (S28): one lock guards entries and nodes. `rows` are
+    read where memory has nothing; with `records` the tree notes which entries they lack.
 
-    `max_bytes` bounds entries and nodes that no file holds, with at most half of it for nodes. `MemoryEntries` evicts
-    entries. Nodes are evicted by the clock algorithm, leaves first: a hand goes round, and removes those that were not
-    used since its last visit. It skips nodes that are referenced (see `Node`), and nodes that lead to a pin, to an
-    unsaved entry, or to a node of a file, which stays as long as the tree. An evicted node is added again when it is
-    needed, and its entries are asked of the model again.
+    `max_bytes` bounds entries and nodes. Eviction first reduces a whole row of scores to its top-k entry and moves the
+    node to the end of the queue; the next time it drops all entries of that node. Nodes on the path to a pin are
+    skipped (S9). If there are no others, rows above pinned nodes are reduced to top-k entries, but not dropped. The
+    latest entries always stay. A node lives as long as it has an entry, or something holds it or a node below it.
     """
 
-    root = Node(ROOT)
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._nodes = NodeTable()
-        self._references = NodeReferences()
-        self._memory = MemoryEntries(self._nodes, max_bytes, self._shortened)
-        self._recent = RecentPaths(self._nodes, self._memory)
-        self._disk = DiskEntries()
-        self._stale: DiskEntries | None = None
-        """Entries of an earlier file, which another file replaced. Each is marked dirty when it is next read, so that
-        it is written to the new file."""
-        self._dirty: DirtyEntries | None = None
-        self._suffixes = Suffixes(self._nodes)
+    def __init__(
+        self, max_bytes: int = MAX_BYTES, rows: Rows | None = None, fingerprint: str = "", *, records: bool = False
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.fingerprint = fingerprint
         self.draft_lengths = DraftLengths()
-        self._hand: int = ROOT
+        self._rows = rows
+        self._numbers = itertools.count()
+        self._freed: deque[Freed] = deque()
+        self._count = 1
+        self.root = Node(None, ROOT_TOKEN, next(self._numbers), self._freed)
+        self._suffixes = Suffixes()
+        self._has_recalled = False
+        self._dirty: DirtyEntries | None = DirtyEntries() if records else None
+        self._spare: OrderedDict[Node, None] = OrderedDict()
+        """Evictable nodes with entries, least recently used first."""
+        self._pins: dict[Node, int] = {}
+        self._held: dict[Node, None] = {}
+        """Nodes with entries on the path to a pin."""
+        self._entry_bytes = self._whole = 0
+        """Memory of the entries, and number of whole rows, which can be reduced to their top k."""
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        with self._lock:
+            self._settle()
+            return self._count
 
     @property
     def nbytes(self) -> int:
-        """Memory of entries and nodes that no file holds, which `max_bytes` bounds."""
-        return self._memory.nbytes
+        """Memory of entries and nodes, which `max_bytes` bounds."""
+        with self._lock:
+            return self._nbytes()
 
     @property
-    def structure_nbytes(self) -> int:
-        """Memory of all nodes, with the table of suffixes, stored answers, and the index of stored top-k entries."""
-        return self._nodes.nbytes + self._suffixes.nbytes + self._disk.nbytes
+    def outlives_file(self) -> bool:
+        """True if rows were removed since the tree began to read them, so that it looks again."""
+        return self._rows is not None and self._rows.void > 0
+
+    def _nbytes(self) -> int:
+        self._settle()
+        return self._known_bytes
+
+    @property
+    def _known_bytes(self) -> int:
+        """`nbytes` with nodes that were freed lately."""
+        return self._entry_bytes + NODE_BYTES * self._count + SUFFIX_BYTES * len(self._suffixes)
 
     # nodes
 
     def extend(self, node: Node, token: int) -> Node:
         """The child of `node` by `token`, added if it is missing."""
-        nodes = self._nodes
         with self._lock:
-            before = nodes.loose
-            child = self._references.new(nodes.extend(node, token))  # before others are evicted
-            if nodes.loose > before:
-                self._give_way(1)
-            return child
+            return self._extend(node, token)
 
     def extend_path(self, node: Node, tokens: Sequence[int]) -> Node:
-        """Extends by one token after another. Returns the last node; the reference keeps only that one."""
+        """Extends by one token after another. Returns the last node, which keeps all of them."""
         with self._lock:
-            return self._extend_path(node, tokens)
-
-    def extend_many(self, parents: ArrayLike, tokens: ArrayLike, *, logged: bool = False) -> NDArray[np.int32]:
-        """Numbers of the nodes of all entries: see `NodeTable.extend_many`. With `logged` a file holds the nodes, and
-        they stay; otherwise nothing keeps them."""
-        with self._lock:
-            before = len(self._nodes)
-            nodes = self._nodes.extend_many(parents, tokens)
-            if logged:
-                self._nodes.log(nodes)
-            self._give_way(len(self._nodes) - before)
-            return nodes
+            for token in tokens:
+                node = self._extend(node, token)
+            if len(tokens) > 1 and self._nbytes() > self.max_bytes:
+                self._drop_spare()
+            return node
 
     def walk(self, node: Node, tokens: Sequence[int]) -> tuple[Node, int]:
         """The last existing node on the way from `node` by `tokens`, and the number of tokens that lead there."""
         with self._lock:
-            last, many = self._nodes.walk(node, tokens)
-            self._nodes.use(last)
-            return self._references.new(last), many
+            for many, token in enumerate(tokens):
+                below = self._child(node, token)
+                if below is None:
+                    return node, many
+                node = below
+            return node, len(tokens)
 
-    def path(self, node: int) -> tuple[int, ...]:
+    def path(self, node: Node) -> tuple[int, ...]:
         """Token ids from the root to `node`."""
-        return self._nodes.path(node)
+        ids = []
+        while node.parent is not None:
+            ids.append(node.token)
+            node = node.parent
+        return tuple(reversed(ids))
 
     def path_hash(self, node: Node) -> int:
         """Hash of 64 bits that depends only on the token ids of the path, and is equal in every process (S3)."""
-        return self._nodes.path_hash(node)
+        return _path_hash(node)
 
-    def parent(self, node: int) -> int:
-        """The parent of a node; -1 for the root."""
-        return self._nodes.parent(node)
-
-    def token(self, node: int) -> int:
-        """The token that leads from the parent to this node."""
-        return self._nodes.token(node)
-
-    @property
-    def outlives_file(self) -> bool:
-        """True if another file replaced the one read before, so that entries of it are written to the new one."""
-        return self._stale is not None
-
-    def nodes_to(self, node: Node) -> Iterator[int]:
+    def nodes_to(self, node: Node) -> Iterator[Node]:
         """The nodes from `node` up to the root, without the root."""
-        above: int = node
-        while above > ROOT:
-            yield above
-            above = self._nodes.parent(above)
-
-    def stored_children(self, node: int) -> list[tuple[int, int]]:
-        """Token and node of the children in the file of this tree, in no particular order."""
-        with self._lock:
-            return [(token, child) for token, child in self._nodes.children(node) if self._nodes.is_logged(child)]
+        while node.parent is not None:
+            yield node
+            node = node.parent
 
     def draft(self, node: Node, most: int, *, skip: bool) -> tuple[int, ...]:
         """Draft of at most `most` tokens after `node`, which followed the same last tokens elsewhere. With `skip` these
         may differ a little."""
         with self._lock:
+            if self._rows is not None and not self._has_recalled:
+                self._has_recalled = True
+                self._recall(self._rows)
             return self._suffixes.draft(node, most, skip)
 
-    def _extend_path(self, node: int, tokens: Sequence[int]) -> Node:
-        nodes = self._nodes
-        before = nodes.loose
-        last = self._references.new(self._recent.extend(node, tokens))
-        if nodes.loose > before:
-            self._give_way(nodes.loose - before)
-        return last
+    def difference(self, node: Node) -> Difference:
+        """The first difference between the path to a node and the stored rows."""
+        path = self.path(node)
+        if self._rows is None:
+            return Difference((), path[0] if path else None, ())
+        places = {_path_hash(each): depth for depth, each in enumerate(reversed([*self.nodes_to(node), self.root]))}
+        with self._lock:
+            onward = self._rows.onward(self.fingerprint, list(places))
+        depth, stored = 0, dict[int, None]()
+        for place, tokens in onward:
+            way = (*path[: places[place]], *unpacked_tokens(tokens))
+            same = next(
+                (at for at, (a, b) in enumerate(zip(way, path, strict=False)) if a != b), min(len(way), len(path))
+            )
+            if same > depth:
+                depth, stored = same, {}
+            if same == depth and len(way) > depth:
+                stored[way[depth]] = None
+        return Difference(path[:depth], path[depth] if depth < len(path) else None, tuple(stored))
 
-    def _give_way(self, added: int) -> None:
-        """Evicts nodes if there is no room for the `added` ones."""
-        if 2 * self._memory.nbytes > self._memory.max_bytes:
-            if 2 * self._nodes.loose * NODE_BYTES > self._memory.max_bytes:
-                self._thin_out(LOOKS * added)
-            self._memory.drop_spare()
+    def _child(self, node: Node, token: int) -> Node | None:
+        known = None if node.below is None else node.below.get(token)
+        return None if known is None else known()
 
-    def _thin_out(self, looks: int) -> None:
-        """Inspects `looks` nodes, and evicts branches that were not used since the hand's last visit."""
-        nodes = self._nodes
-        for _ in range(looks):
-            self._hand = node = (self._hand + 1) % nodes.end
-            if not nodes.is_there(node) or nodes.tire(node):
-                continue
-            while self._may_go(node):
-                parent = nodes.parent(node)
-                self._memory.drop([node])
-                nodes.remove(node)
-                node = parent
+    def _extend(self, node: Node, token: int) -> Node:
+        below = node.below
+        if below is None:
+            below = node.below = {}
+        else:
+            known = below.get(token)
+            child = None if known is None else known()
+            if child is not None:
+                return child
+        child = Node(node, token, next(self._numbers), self._freed)
+        below[token] = weakref.ref(child)
+        self._count += 1
+        if len(self._freed) > SETTLED:
+            self._settle()
+        if self._spare and self._known_bytes > self.max_bytes:
+            self._drop_spare()
+        return child
 
-    def _may_go(self, node: int) -> bool:
-        return (
-            node != ROOT
-            and self._nodes.is_idle(node)
-            and not self._references.has(node)
-            and not self._memory.is_pinned(node)
-        )
+    def _settle(self) -> None:
+        """Notes which nodes were freed."""
+        while self._freed:
+            siblings, token = self._freed.popleft()
+            known = siblings.get(token)
+            if known is not None and known() is None:
+                del siblings[token]
+            self._count -= 1
+        if len(self._suffixes) > self._count + self._count // 2 + FEW:
+            self._suffixes.clean()
 
     # scores
 
     def scores(self, node: Node) -> ScoreEntry | None:
-        """Scores of the tokens after `node`; None if they are unknown or evicted."""
+        """Scores of the tokens after `node`; None if they are unknown."""
         with self._lock:
-            self._nodes.use(node)
-            self._memory.use(node)
             return self._scores(node)
 
     def add_scores(self, node: Node, scores: Scores | TopK, run: int) -> ScoreEntry:
@@ -199,76 +255,83 @@ class TokenTree:
         entries is evicted to make room for the others.
         """
         with self._lock:
-            tip = self._extend_path(node, tokens)
-            place: int = tip
-            way = [tip]
-            new: list[tuple[int, ScoreEntry]] = []
-            for entry in reversed(entries):
-                place = self._nodes.parent(place)
-                way.append(self._references.new(place))
+            way = [node]
+            for token in tokens:
+                way.append(self._extend(way[-1], token))
+            self._pin(way[-1])
+            for place, entry in zip(way, entries, strict=False):
                 if self._scores(place) is None:
-                    new.append((place, entry))
+                    self._set_scores(place, entry)
                     if self._dirty is not None:
-                        self._dirty.scores[way[-1]] = entry
-            self._memory.pin(tip)
-            self._memory.add_above_pin(new)
-            return way[-2::-1]
+                        self._dirty.scores[place] = entry
+            self._make_room()
+            return way[1:]
 
     def best_path(self, node: Node, goes_on: float) -> tuple[ScoreEntry, list[int], Node | None] | None:
         """The top-k entry at `node`, its best token followed by best tokens with the log-probability `goes_on`, and the
         node after them. None without a top-k entry; whole scores do not count as one."""
         with self._lock:
-            place: int = node
+            place, below = node, None
             first = entry = self._scores(place)
             tokens: list[int] = []
-            below = 0
             while entry is not None and isinstance(best := entry.scores, TopK):
                 if tokens and best.logprobs.item(0) != goes_on:
                     break
-                self._memory.use(place)
                 tokens.append(best.ids.item(0))
-                below = self._nodes.find(place, tokens[-1])
-                if not below:
+                # rows may go on where memory has no node
+                below = self._child(place, tokens[-1]) if self._rows is None else self._extend(place, tokens[-1])
+                if below is None:
                     break
                 place, entry = below, self._scores(below)
-            self._nodes.use(place)
-            behind = self._references.new(place) if below else None
-            return (first, tokens, behind) if first is not None and tokens else None
+            return (first, tokens, below) if first is not None and tokens else None
 
     def drop_scores(self) -> None:
         """Removes all scores; nodes and answers stay."""
         with self._lock:
-            self._disk.drop_scores()
-            self._memory.drop_scores()
+            for node in [*self._spare, *self._held]:
+                if node.scores is not None:
+                    self._count_scores(node.scores, -1)
+                    node.scores = None
+                    if not node.answers:
+                        self._spare.pop(node, None)
+                        self._held.pop(node, None)
 
-    def _add_scores(self, node: int, entry: ScoreEntry) -> ScoreEntry:
+    def _add_scores(self, node: Node, entry: ScoreEntry) -> ScoreEntry:
         first = self._scores(node)
         if first is not None and not (isinstance(first.scores, TopK) and isinstance(entry.scores, Scores)):
             return first
         if first is None and self._dirty is not None:  # a file stores only the top k
-            self._dirty.scores[self._references.new(node)] = entry
-        self._memory.add_scores(node, entry)
+            self._dirty.scores[node] = entry
+        self._set_scores(node, entry)
+        self._keep(node)
         return entry
 
-    def _scores(self, node: int) -> ScoreEntry | None:
-        entry = self._memory.scores.get(node) or self._disk.scores(node)
-        if self._stale is None or self._disk.scores(node) is not None:
-            return entry
-        entry = entry or self._stale.scores(node)
-        if entry is not None and self._dirty is not None:
-            self._dirty.scores[self._references.new(node)] = entry
-        return entry
+    def _scores(self, node: Node) -> ScoreEntry | None:
+        if node in self._spare:
+            self._spare.move_to_end(node)
+        if node.scores is None and self._dirty is not None and (dirty := self._dirty.scores.get(node)) is not None:
+            return dirty
+        if self._rows is not None and node.looked < (self._rows.epoch if node.scores is None else self._rows.void):
+            self._look(node)
+        return node.scores
 
-    def _shortened(self, node: int, entry: ScoreEntry) -> None:
-        """Replaces dirty scores by their top-k entry, so that they do not stay in memory."""
-        if self._dirty is not None and node in self._dirty.scores:
-            self._dirty.scores[self._references.new(node)] = entry
+    def _set_scores(self, node: Node, entry: ScoreEntry) -> None:
+        if node.scores is not None:
+            self._count_scores(node.scores, -1)
+        node.scores = entry
+        self._count_scores(entry, 1)
+        self._suffixes.enter(node)
+        if node.pinned:
+            self._held[node] = None
+        else:
+            self._spare[node] = None
 
     # answers
 
     def greedy_answer(self, node: Node, question: bytes) -> Answer | None:
         """The best token for a question that scores cannot decide (S1). A question is a digest of 16 bytes."""
-        return self._known_answer(node, question)
+        with self._lock:
+            return self._answer(node, question)
 
     def add_greedy_answer(self, node: Node, question: bytes, answer: Answer) -> Answer:
         """Adds an answer. Returns the one that counts: the first."""
@@ -277,122 +340,178 @@ class TokenTree:
 
     def sampled_answer(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
         """The token sampled for a question under a seed (S1). The question includes the sampling policy."""
-        return self._known_answer(node, (question, seed, index))
+        with self._lock:
+            return self._answer(node, (question, seed, index))
 
     def add_sampled_answer(self, node: Node, question: bytes, seed: int, index: int, answer: Answer) -> Answer:
         """Adds an answer. Returns the one that counts: the first."""
         with self._lock:
             return self._add_answer(node, (question, seed, index), answer)
 
-    def _known_answer(self, node: Node, question: Question) -> Answer | None:
-        with self._lock:
-            self._nodes.use(node)
-            self._memory.use(node)
-            return self._answer(node, question)
-
     def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
         first = self._answer(node, question)
         if first is not None:
             return first
         if self._dirty is not None:
-            self._dirty.answers[self._references.new(node), question] = answer
-        self._memory.add_answer(node, question, answer)
+            self._dirty.answers[node, question] = answer
+        self._set_answer(node, question, answer)
+        self._keep(node)
         return answer
 
-    def _answer(self, node: int, question: Question) -> Answer | None:
-        answer = self._memory.answers.get(node, {}).get(question) or self._disk.answer(node, question)
-        if self._stale is None or self._disk.answer(node, question) is not None:
-            return answer
-        answer = answer or self._stale.answer(node, question)
-        if answer is not None and self._dirty is not None:
-            self._dirty.answers[self._references.new(node), question] = answer
-        return answer
+    def _answer(self, node: Node, question: Question) -> Answer | None:
+        if node in self._spare:
+            self._spare.move_to_end(node)
+        known = None if node.answers is None else node.answers.get(question)
+        if known is None and self._dirty is not None and (dirty := self._dirty.answers.get((node, question))):
+            return dirty
+        if self._rows is not None and node.looked < (self._rows.epoch if known is None else self._rows.void):
+            self._look(node)
+            known = None if node.answers is None else node.answers.get(question)
+        return known
 
-    # entries of this tree's file: they are read if memory has none, and do not count for `max_bytes`
+    def _set_answer(self, node: Node, question: Question, answer: Answer) -> None:
+        if node.answers is None:
+            node.answers = {}
+        self._entry_bytes += ANSWER_BYTES * (question not in node.answers)
+        node.answers[question] = answer
+        self._suffixes.enter(node)
+        if node.pinned:
+            self._held[node] = None
+        else:
+            self._spare[node] = None
 
-    def attach(self, entries: Entries, written: NDArray[np.int64], vocabulary_size: int) -> None:
-        """Adds entries of the file, at nodes of this tree. `written`, shape (entries,): their times of writing."""
-        with self._lock:
-            self._nodes.log(entries.nodes.astype(np.int32))
-            self._disk.add(entries, written, vocabulary_size, self._nodes.end)
+    # rows: read where memory has nothing, and again after rows were removed
 
-    def attach_nodes(self, nodes: NDArray[np.int32]) -> None:
-        """Marks nodes as held by the file, so that they stay."""
-        with self._lock:
-            self._nodes.log(nodes)
+    def _look(self, node: Node) -> None:
+        """Reads the rows at a node, and those of a server's tokens that reach beyond it (S11)."""
+        assert self._rows is not None, "there is something to look at"
+        self._spare.pop(node, None)
+        node.pinned += 1
+        way = [node]
+        for _ in range(min(self._rows.longest(self.fingerprint), MAX_PIECE) - 1):
+            if way[-1].parent is None:
+                break
+            way.append(way[-1].parent)
+        found = self._rows_at(way)
+        for each in reversed(way):
+            self._take(each, found.get(each, ()))
+        if self._nbytes() > self.max_bytes:
+            self._make_room()
+        node.pinned -= 1
+        if not node.pinned and (node.scores is not None or node.answers):
+            self._held.pop(node, None)
+            self._spare[node] = None
 
-    def written(self, node: int) -> int | None:
-        """Time at which the scores of a node, or else its latest answer, were written to the file, in Unix seconds. 0
-        if the time is not known, None if there is no entry."""
-        with self._lock:
-            return self._disk.written(node)
+    def _recall(self, rows: Rows) -> None:
+        """Takes over the latest rows, so that drafts continue as the text of earlier processes did."""
+        places = {0: self.root}
+        for row in rows.latest(self.fingerprint, RECALLED):
+            way, place = [row], row
+            while place.parent not in places and len(way) <= RECALLED:
+                above = rows.rows(self.fingerprint, [place.parent])
+                if not above:
+                    break
+                place = above[0]
+                way.append(place)
+            for each in reversed(way):
+                node = places.get(each.parent)
+                if node is None:
+                    break
+                for token in unpacked_tokens(each.tokens):
+                    node = self._extend(node, token)
+                places[each.place] = node
+                self._look(node)
 
-    def stale_times(self, nodes: NDArray[np.int64]) -> list[int | None]:
-        """`written` for the file before this one; [] if there was none."""
-        with self._lock:
-            return [] if self._stale is None else [self._stale.written(node) for node in nodes.tolist()]
+    def _rows_at(self, nodes: Sequence[Node]) -> dict[Node, list[TreeRow]]:
+        """Rows at nodes whose way is that of the node (law 5). The rows above, as far as they are there, are compared
+        once."""
+        assert self._rows is not None
+        places = {_path_hash(node): node for node in nodes}
+        found: dict[Node, list[TreeRow]] = {}
+        for row in self._rows.rows(self.fingerprint, list(places)):
+            node = places[row.place]
+            above = _place_above(node, row)
+            if above is not None and _path_hash(above) == row.parent and self._stands(above):
+                found.setdefault(node, []).append(row)
+        return found
 
-    def mark_stale(self) -> None:
-        """Marks all entries of the file as stale, because another file replaced it."""
-        with self._lock:
-            self._stale, self._disk = self._disk, DiskEntries()
+    def _stands(self, node: Node) -> bool:
+        """True if the rows at a node and above it do not contradict its path."""
+        assert self._rows is not None
+        while node.parent is not None and node.looked < 0:
+            rows = self._rows.rows(self.fingerprint, [_path_hash(node)])
+            above = [place for row in rows if (place := _place_above(node, row)) is not None]
+            if not above:
+                return not rows
+            node = above[0]
+        return True
 
-    def supersede(self, nodes: NDArray[np.int32], *, by_own: bool) -> None:
-        """Drops entries at these nodes that the file replaces by those of this tree (`by_own`) or of another process.
-        Unsaved entries that replace them (`replace_with`) stay."""
-        with self._lock:
-            self._drop_stored(nodes)
-            if not by_own:
-                gone = set(nodes.tolist())
+    def _take(self, node: Node, rows: Sequence[TreeRow]) -> None:
+        """Takes over the rows at a node. What memory has there and they do not is written again, unless a refresh
+        removed it."""
+        assert self._rows is not None
+        known = self._rows.refreshed(node.looked)
+        node.looked = self._rows.epoch
+        if rows:
+            node.row = node.looked
+            if self._dirty is not None and node in self._dirty.replaced:
+                return
+            if max(row.refreshed for row in rows) > known >= 0:
+                self._drop(node)
                 if self._dirty is not None:
-                    gone -= self._dirty.replaced
-                    self._dirty.drop(gone)
-                self._memory.drop(gone)
+                    self._dirty.drop({node})
+                node.looked = self._rows.epoch
+            for row in rows:
+                self._take_row(node, row)
+        if self._dirty is not None and (node.scores is not None or node.answers):
+            self._write_again(node, self._dirty, {row.question for row in rows})
 
-    def replace_with(self, fresh: TokenTree) -> None:
-        """Replaces all entries at the nodes of another tree's new entries by those."""
-        new = fresh.take_dirty()
-        own: dict[int, Node] = {ROOT: self.root}
-        with self._lock:
-            for node in new.nodes:
-                self._follow(fresh, node, own)
-            nodes = {own[node] for node in new.nodes}
-            if self._dirty is not None:
-                self._dirty.drop(nodes)
-                self._dirty.replaced |= nodes
-            self._drop_stored(np.array(sorted(nodes), dtype=np.int32))
-            self._memory.drop(nodes)
-            for node, entry in new.scores.items():
-                self._add_scores(own[node], entry)
-            for (node, question), answer in new.answers.items():
-                self._add_answer(own[node], question, answer)
+    def _take_row(self, node: Node, row: TreeRow) -> None:
+        assert self._rows is not None
+        try:
+            if not row.question:
+                scores, onward = unpacked_scores(row.value, self._rows.vocabulary(self.fingerprint))
+                if node.scores is None:
+                    self._set_scores(node, ScoreEntry(scores, 0))
+                token = scores.ids.item(0)
+            else:
+                answer, onward = unpacked_answer(row.value)
+                question = unpacked_question(row.question)
+                if node.answers is None or question not in node.answers:
+                    self._set_answer(node, question, answer)
+                token = answer.token
+            for further in onward:
+                node = self._extend(node, token)
+                if not row.question:
+                    if node.scores is None:
+                        self._set_scores(node, inside_entry(further, 0))
+                elif node.answers is None or question not in node.answers:
+                    self._set_answer(node, question, Answer(further, INSIDE, 0))
+                token = further
+        except RowError:
+            return
 
-    def _drop_stored(self, nodes: NDArray[np.int32]) -> None:
-        self._disk.drop(nodes)
-        if self._stale is not None:
-            self._stale.drop(nodes)
+    def _write_again(self, node: Node, dirty: DirtyEntries, stored: set[bytes]) -> None:
+        """Marks entries that the rows lack as dirty. Those inside a server's token are in the row of its beginning."""
+        entry = node.scores
+        if entry is not None and b"" not in stored and not _is_inside(entry):
+            dirty.scores.setdefault(node, ScoreEntry(entry.top_k(), entry.run))
+        for question, answer in (node.answers or {}).items():
+            if answer.logprob != INSIDE and packed_question(question) not in stored:
+                dirty.answers.setdefault((node, question), answer)
 
-    def _follow(self, other: TokenTree, node: int, own: dict[int, Node]) -> None:
-        """Adds the nodes on the path to a node of another tree; `own` are the known ones."""
-        way = []
-        while node not in own:
-            way.append(node)
-            node = other._nodes.parent(node)
-        for below in reversed(way):
-            own[below] = self._extend_path(own[node], (other._nodes.token(below),))
-            node = below
-
-    # entries that no file holds yet
+    # entries that no rows have yet
 
     def record(self) -> None:
         """Marks all entries in memory, and new ones from now on, as dirty."""
         with self._lock:
-            if self._dirty is not None:
-                return
-            new = self._references.new
-            self._dirty = DirtyEntries({new(node): entry for node, entry in self._memory.scores.items()})
-            for node, answers in self._memory.answers.items():
-                self._dirty.answers |= {(new(node), question): answer for question, answer in answers.items()}
+            if self._dirty is None:
+                self._dirty = DirtyEntries()
+                for node in [*self._spare, *self._held]:
+                    if node.scores is not None:
+                        self._dirty.scores[node] = node.scores
+                    for question, answer in (node.answers or {}).items():
+                        self._dirty.answers[node, question] = answer
 
     @property
     def is_dirty(self) -> bool:
@@ -400,21 +519,290 @@ class TokenTree:
             return bool(self._dirty)
 
     def take_dirty(self) -> DirtyEntries:
-        """Entries added since the last call. Raises ValueError if `record` was not called."""
+        """Entries added since the last call. Raises ValueError if the tree does not record them."""
         with self._lock:
             if self._dirty is None:
                 raise ValueError("this tree does not record which entries are new")
-            dirty, self._dirty = self._dirty, DirtyEntries()
+            dirty, self._dirty = self._dirty, DirtyEntries(since=0 if self._rows is None else self._rows.epoch)
             return dirty
+
+    def put_back(self, dirty: DirtyEntries) -> None:
+        """Puts back entries that could not be written, so that the next write has them."""
+        with self._lock:
+            for node in dirty.nodes:
+                node.row = -1
+            if self._dirty is not None and len(dirty) + len(self._dirty) < MAX_WAITING:
+                self._dirty = dirty.over(self._dirty)
+
+    def batch(self, dirty: DirtyEntries, *, is_text: bool) -> RowBatch:
+        """Rows of dirty entries, in a transaction, with everything seen that others wrote. Drops entries that rest on
+        others which a refresh replaced meanwhile. `is_text`: they are of a server's text (S11)."""
+        assert self._rows is not None, "there is something to write to"
+        with self._lock:
+            self._check(dirty)
+            pieces = self._text_pieces(dirty) if is_text else _pieces(dirty)
+            for node, *_ in pieces:
+                node.row = self._rows.epoch
+            ways = {node: self._way_to(node) for node, *_ in pieces}
+            rows = [TreeRow(_path_hash(node), question, *ways[node], value) for node, question, value, _ in pieces]
+            for node in dirty.nodes:
+                node.looked = self._rows.epoch
+            evicted = [node for node in dirty.scores if node.scores is None]
+            evicted += [node for node, question in dirty.answers if question not in (node.answers or ())]
+            for node in evicted:
+                node.looked = -1  # it is read from the rows when it is asked for
+            replaced = [_path_hash(node) for node in dirty.replaced]
+            return RowBatch(rows, replaced, max((size for *_, size in pieces), default=1))
+
+    def _check(self, dirty: DirtyEntries) -> None:
+        """Drops entries at places that a refresh replaced after they were made."""
+        assert self._rows is not None
+        known = {
+            node: self._rows.refreshed(node.looked if node.looked >= 0 else dirty.since)
+            for node in dirty.nodes
+            if node not in dirty.replaced
+        }
+        newest = self._rows.refreshed(self._rows.epoch)
+        places = {_path_hash(node): node for node, refreshed in known.items() if refreshed < newest}
+        rows = self._rows.rows(self.fingerprint, list(places)) if places else ()
+        gone = {places[row.place] for row in rows if row.refreshed > known[places[row.place]]}
+        dirty.drop(gone)
+        for node in gone:
+            self._drop(node)
+
+    def _text_pieces(self, dirty: DirtyEntries) -> list[Piece]:
+        """Rows of a server's text."""
+        return [*self._score_pieces(dirty), *self._answer_pieces(dirty)]
+
+    def _score_pieces(self, dirty: DirtyEntries) -> Iterator[Piece]:
+        covered: set[Node] = set()
+        inner = [node for node, entry in dirty.scores.items() if _is_inside(entry)]
+        for node, entry in dirty.scores.items():
+            if not _is_inside(entry):
+                yield from self._pieces(node, dirty, None, covered)
+        for node in sorted(inner, key=lambda node: node.number):
+            if node not in covered:
+                yield from self._pieces(node, dirty, None, covered)
+
+    def _answer_pieces(self, dirty: DirtyEntries) -> Iterator[Piece]:
+        covered: dict[Question, set[Node]] = {}
+        inner = [(node, question) for (node, question), answer in dirty.answers.items() if answer.logprob == INSIDE]
+        for (node, question), answer in dirty.answers.items():
+            if answer.logprob != INSIDE:
+                yield from self._pieces(node, dirty, question, covered.setdefault(question, set()))
+        for node, question in sorted(inner, key=lambda asked: asked[0].number):
+            if node not in covered.setdefault(question, set()):
+                yield from self._pieces(node, dirty, question, covered[question])
+
+    def _pieces(
+        self, node: Node, dirty: DirtyEntries, question: Question | None, covered: set[Node]
+    ) -> Iterator[Piece]:
+        """The rows of one token: of a server's long one there are several, each with at most `MAX_PIECE` tokens."""
+        while True:
+            first, onward, place = node, list[int](), node
+            entry = self._told(node, dirty, question)
+            following: Node | None = None
+            while True:
+                covered.add(place)
+                told = self._told(place, dirty, question)
+                assert told is not None, "a piece has entries"
+                token = told.token if isinstance(told, Answer) else told.top_k().ids.item(0)
+                below = self._child(place, token)
+                after = None if below is None else self._told(below, dirty, question)
+                if below is None or after is None or not _is_inside(after):
+                    break
+                if len(onward) + 1 == MAX_PIECE:
+                    following = below
+                    break
+                onward.append(after.token if isinstance(after, Answer) else after.top_k().ids.item(0))
+                place = below
+            if isinstance(entry, Answer):
+                assert question is not None, "answers have a question"
+                yield first, packed_question(question), packed_answer(entry, onward), 1 + len(onward)
+            elif entry is not None:
+                yield first, b"", packed_scores(entry.top_k(), onward), 1 + len(onward)
+            if following is None:
+                return
+            node = following
+
+    def _told(self, node: Node, dirty: DirtyEntries, question: Question | None) -> ScoreEntry | Answer | None:
+        if question is None:
+            return dirty.scores.get(node) or node.scores
+        return dirty.answers.get((node, question)) or (node.answers or {}).get(question)
+
+    def _way_to(self, node: Node) -> tuple[int, bytes]:
+        """The nearest place above a node with a row, or the root, and the tokens from there."""
+        assert self._rows is not None
+        tokens = [node.token] if node.parent is not None else []
+        place = node.parent or node
+        while place.parent is not None and place.row < self._rows.void:
+            tokens.append(place.token)
+            place = place.parent
+        return _path_hash(place), packed_tokens(tokens[::-1])
+
+    def replace_with(self, fresh: TokenTree) -> None:
+        """Replaces all entries at the nodes of another tree's new entries by those."""
+        new = fresh.take_dirty()
+        own: dict[Node, Node] = {fresh.root: self.root}
+        with self._lock:
+            for node in dict.fromkeys(new.nodes):
+                own[node] = self._copied(node, own)
+            nodes = {own[node] for node in new.nodes}
+            if self._dirty is not None:
+                self._dirty.drop(nodes)
+                self._dirty.replaced |= nodes
+            for node in nodes:
+                self._drop(node)
+                node.looked = node.looked if self._rows is None else self._rows.epoch
+            for node, entry in new.scores.items():
+                self._add_scores(own[node], entry)
+            for (node, question), answer in new.answers.items():
+                self._add_answer(own[node], question, answer)
+
+    def _copied(self, node: Node, own: dict[Node, Node]) -> Node:
+        """The node of this tree with the path of another tree's node; `own` are the known ones."""
+        way = []
+        while node not in own:
+            way.append(node)
+            assert node.parent is not None, "the root is known"
+            node = node.parent
+        here = own[node]
+        for each in reversed(way):
+            here = own[each] = self._extend(here, each.token)
+        return here
 
     # memory
 
     def pin(self, node: Node) -> None:
         """Keeps the entries of `node` and of all nodes above it for a run (S9). Pins are counted."""
         with self._lock:
-            self._memory.pin(node)
+            self._pin(node)
+
+    def _pin(self, node: Node) -> None:
+        self._pins[node] = self._pins.get(node, 0) + 1
+        place: Node | None = node
+        while place is not None:
+            place.pinned += 1
+            if place.pinned > 1:  # all nodes above are pinned too, so a run that moves on pins one node
+                return
+            if place.scores is not None or place.answers:
+                self._spare.pop(place, None)
+                self._held[place] = None
+            place = place.parent
 
     def unpin(self, node: Node) -> None:
         """Removes one pin. Raises ValueError if there is none."""
         with self._lock:
-            self._memory.unpin(node)
+            if node not in self._pins:
+                raise ValueError(f"{node} is not pinned")
+            self._pins[node] -= 1
+            if not self._pins[node]:
+                del self._pins[node]
+            place: Node | None = node
+            while place is not None:
+                place.pinned -= 1
+                if place.pinned:
+                    break
+                if place in self._held:
+                    del self._held[place]
+                    self._spare[place] = None
+                place = place.parent
+            if self._nbytes() > self.max_bytes:
+                self._make_room()
+
+    def _keep(self, node: Node) -> None:
+        """Keeps the entry just added here, and evicts others for it."""
+        if self._known_bytes > self.max_bytes:
+            self._spare.pop(node, None)
+            self._make_room(newest=node)
+        if not node.pinned:
+            self._spare[node] = None
+            self._spare.move_to_end(node)
+
+    def _drop_spare(self) -> None:
+        """Evicts entries of unpinned nodes until the rest fits."""
+        while self._spare and self._nbytes() > self.max_bytes:
+            node = next(iter(self._spare))
+            if self._shorten(node):
+                self._spare.move_to_end(node)
+            else:
+                del self._spare[node]
+                self._drop(node)
+
+    def _make_room(self, newest: Node | None = None) -> None:
+        self._drop_spare()
+        if self._whole and self._nbytes() > self.max_bytes:
+            self.shorten_rows(newest)  # all rows at once, to avoid this for every new row
+
+    def shorten_rows(self, newest: Node | None = None) -> None:
+        """Reduces all rows to their top-k entries, except the newest and those that a run asks for."""
+        for node in [*self._spare, *self._held]:
+            if node not in self._pins and node is not newest:
+                self._shorten(node)
+
+    def _shorten(self, node: Node) -> bool:
+        """Reduces whole scores to their top-k entry. Returns False if there are none."""
+        entry = node.scores
+        if entry is None or isinstance(entry.scores, TopK):
+            return False
+        self._count_scores(entry, -1)
+        node.scores = entry = ScoreEntry(entry.top_k(), entry.run)
+        self._count_scores(entry, 1)
+        if self._dirty is not None and node in self._dirty.scores:
+            self._dirty.scores[node] = entry
+        return True
+
+    def _drop(self, node: Node) -> None:
+        """Drops the entries of a node from memory."""
+        if node.scores is not None:
+            self._count_scores(node.scores, -1)
+        self._entry_bytes -= ANSWER_BYTES * len(node.answers or ())
+        node.scores = node.answers = None
+        node.looked = -1
+        self._spare.pop(node, None)
+        self._held.pop(node, None)
+
+    def _count_scores(self, entry: ScoreEntry, change: int) -> None:
+        scores = entry.scores
+        if isinstance(scores, Scores):
+            self._whole += change
+            self._entry_bytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
+        else:
+            self._entry_bytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
+
+
+def _pieces(dirty: DirtyEntries) -> list[Piece]:
+    """One row for each entry."""
+    scores = [(node, b"", packed_scores(entry.top_k(), ()), 1) for node, entry in dirty.scores.items()]
+    answers = dirty.answers.items()
+    return scores + [(node, packed_question(asked), packed_answer(answer, ()), 1) for (node, asked), answer in answers]
+
+
+def _path_hash(node: Node) -> int:
+    way = []
+    while not node.hash and node.parent is not None:
+        way.append(node)
+        node = node.parent
+    found = node.hash
+    for each in reversed(way):
+        found = each.hash = mix(found, each.token)
+    return found
+
+
+def _place_above(node: Node, row: TreeRow) -> Node | None:
+    """The node at which the way of a row begins; None if the row is of another path."""
+    place: Node | None = node
+    try:
+        for token in reversed(unpacked_tokens(row.tokens)):
+            if place is None or place.token != token:
+                return None
+            place = place.parent
+    except RowError:
+        return None
+    return place
+
+
+def _is_inside(entry: ScoreEntry | Answer) -> bool:
+    if isinstance(entry, Answer):
+        return entry.logprob == INSIDE
+    return isinstance(entry.scores, TopK) and bool(entry.scores.logprobs[0] == INSIDE)

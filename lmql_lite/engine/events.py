@@ -93,7 +93,8 @@ class Thought:
 class TokenMoved:
     """A token joined the path at `node` (whose parent is `parent`), or left it, by its fate.
 
-    `choosable` has the alternatives of the token if a model in this process was asked; records leave it out.
+    `choosable` has the alternatives of the token if a model in this process was asked, and `place` is the node of
+    `parent`; records leave them out.
     """
 
     token: Token
@@ -101,6 +102,7 @@ class TokenMoved:
     parent: int
     state: int = 0
     choosable: Choosable | None = field(default=None, compare=False, repr=False)
+    place: Node | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

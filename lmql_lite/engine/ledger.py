@@ -122,7 +122,7 @@ class Ledger:
 
     def add(self, step: Step, choosable: Choosable | None = None) -> None:
         """Records a token that joins the path."""
-        self.events.append(events.TokenMoved(step.token, step.node, step.parent, choosable=choosable))
+        self.events.append(_moved(step, step.token, choosable))
         self.drafted.missed.discard(step.node)
         if step.token.hole is not None and self.drafted.events:
             self.events += self.drafted.events
@@ -130,13 +130,13 @@ class Ledger:
 
     def add_prompt(self, steps: Sequence[Step]) -> None:
         """Records tokens of the program's own text."""
-        self.events += [events.TokenMoved(step.token, step.node, step.parent) for step in steps]
+        self.events += [_moved(step, step.token) for step in steps]
         if self.drafted.missed:
             self.drafted.missed.difference_update(step.node for step in steps)
 
     def drop(self, step: Step, fate: Fate) -> None:
         """Records a kept token that leaves the path."""
-        self.events.append(events.TokenMoved(replace(step.token, fate=fate), step.node, step.parent))
+        self.events.append(_moved(step, replace(step.token, fate=fate)))
 
     def reject(self, steps: Iterable[Step]) -> list[Step]:
         """Records steps that leave the path as rejected. Returns those of a hole."""
@@ -208,7 +208,7 @@ class Ledger:
     def _completion(self) -> int:
         return max(self._reported, len(self._arrived))
 
-    def used(self, path: Iterable[int]) -> None:
+    def used(self, path: Iterable[Node]) -> None:
         """Counts tokens of a server as wasted if no part of them is on the path on which the run ends."""
         self._unread = len(set(self._arrived).difference(path)) if self._arrived else 0
 
@@ -279,6 +279,11 @@ class OpenRequest:
         if spent is not None:
             ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
         ledger.pay(replace(self.bill, spent=spent))
+
+
+def _moved(step: Step, token: Token, choosable: Choosable | None = None) -> events.TokenMoved:
+    """Event of a step's token, which joins the path or leaves it."""
+    return events.TokenMoved(token, step.node.number, step.parent.number, choosable=choosable, place=step.parent)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

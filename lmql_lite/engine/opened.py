@@ -48,8 +48,11 @@ class Opened:
         """Stores the new entries of the runs."""
         trees, model = self.trees, self.model
         assert trees is not None, "there is a cache"
-        if self.fresh is not None:
-            trees.tree(model.fingerprint).replace_with(self.fresh)
-        await trees.save(model.fingerprint, model.name, model.vocabulary_size)
-        if isinstance(model, RemoteModel):
-            await self.capabilities.keep(trees, model.completer)
+        try:
+            if self.fresh is not None:
+                trees.tree(model.fingerprint).replace_with(self.fresh)
+            await trees.save(model.fingerprint, model.name, model.vocabulary_size)
+            if isinstance(model, RemoteModel):
+                await self.capabilities.keep(trees, model.completer)
+        finally:
+            await trees.end()

@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.file_contents import ModelEntries, read_file
+from lmql_lite.cache.contents import ModelEntries, StoredPlace, read_file
 from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.node_table import ROOT
-from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, difference, spelled
+from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, spelled
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.settings import Settings
@@ -124,35 +123,33 @@ class RecordedRun:
         """Counts the tokens of a batch, and finds the first difference from the recording."""
         for event in batch:
             match event:
-                case events.TokenMoved(token, _, parent) if token.hole is not None and token.fate == "kept":
+                case events.TokenMoved(token, place=place) if token.hole is not None and token.fate == "kept":
                     self._recording.kept += token.source == "cache"
                     if token.source in ("model", "draft"):
                         self._recording.asked += 1
-                        if self._compares:
+                        if self._compares and place is not None:
                             self._compares = False
-                            self._recording.changes.append(self._change(self._tree.path(parent)))
+                            self._recording.changes.append(self._change(self._tree.path(place)))
 
     def _change(self, path: tuple[int, ...]) -> str:
         assert self._before is not None, "a run without entries is not compared"
-        found = difference(self._before.tree.children, path)
-        before = after_beginning(found.before, self._vocabulary)
+        here, at = self._before.root, 0
+        while at < len(path) and path[at] in here.below:
+            here, at = here.below[path[at]], at + 1
+        before = after_beginning(path[:at], self._vocabulary)
         place = f"after {_tail(before, self._vocabulary)}" if before else "at the beginning"
-        if found.asked is None:
+        if at == len(path):
             return f"{place}: not recorded with these conditions or this seed"
-        at = len(found.before)
-        recorded = _shown(_onward(self._before, path[:at]), self._vocabulary)
+        recorded = _shown(_onward(here), self._vocabulary)
         return f"{place}: recorded {recorded}, now {_shown(path[at : at + AHEAD], self._vocabulary)}"
 
 
-def _onward(entries: ModelEntries, path: tuple[int, ...]) -> tuple[int, ...]:
-    """The stored tokens after a path, by the oldest entries."""
-    node = ROOT
-    for token in path:
-        node = dict(entries.tree.children(node))[token]
+def _onward(place: StoredPlace) -> tuple[int, ...]:
+    """The stored tokens after a place, by the oldest entries."""
     found: list[int] = []
-    while len(found) < AHEAD and (children := list(entries.tree.children(node))):
-        token, node = min(children, key=lambda child: child[1])
-        found.append(token)
+    while len(found) < AHEAD and place.below:
+        place = next(iter(place.below.values()))
+        found.append(place.token)
     return tuple(found)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from lmql_lite.cache.entry import Answer, Node, ScoreEntry
 from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
 from lmql_lite.cache.scores import Mask, Scores
-from lmql_lite.cache.token_text import difference
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.top_k import MISS, Miss, TopK, question
 from lmql_lite.engine.calls import recorded_scores
@@ -219,8 +218,8 @@ class Scheduler:
         return question(mask, None)
 
     def _unknown(self, node: Node) -> CacheError:
-        path, vocabulary = self.tree.path(node), self.scorer.tokenizer.vocabulary
-        found = difference(self.tree.stored_children, path)
+        vocabulary = self.scorer.tokenizer.vocabulary
+        found = self.tree.difference(node)
         why = found.describe(vocabulary)
         if found.asked is None and self.tree.scores(node) is not None:
             why = f"{found.place(vocabulary)}: the stored answers are for other conditions or another seed"
@@ -264,7 +263,7 @@ class Scheduler:
         drafted.last, drafted.place = tuple(nodes[1:]), place.key
         vocabulary = self.scorer.tokenizer.vocabulary
         drafted.events += [
-            Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place, parent)
+            Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place.number, parent.number)
             for token, parent, place in zip(guess, nodes, nodes[1:], strict=False)
             if place not in drafted.nodes
         ]

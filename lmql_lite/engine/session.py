@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 
 from lmql_lite.cache.kv.block_policy import EXACT, BlockPolicy
 from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.redis_log import is_redis_url
 from lmql_lite.cache.sampling import seeds
 from lmql_lite.cache.token_cache import TokenCache
 from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tree_server import is_redis_url
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
@@ -46,7 +46,7 @@ UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model
 
 Schedulers = dict[SharedModel, Any]
 """Schedulers of one cache for one event loop (S28)."""
-FileOptions = tuple[str, int, bool, bool]
+FileOptions = tuple[str, int, int | None, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
 trees."""
 
@@ -118,7 +118,7 @@ class Session:
     @property
     def written_files(self) -> tuple[str, ...]:
         """Real paths of the cache files that runs of this session have written."""
-        return tuple(path for path, _, _, reads_only in self._files if not reads_only)
+        return tuple(path for path, *_, reads_only in self._files if not reads_only)
 
     def model(self, model: str | Model | None) -> Model:
         """A model by its id, loaded once; a model object is returned as a Scorer or Completer. Raises ModelError."""
@@ -247,6 +247,8 @@ class Session:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
             sources += [] if entry.blocks is None else [entry.blocks.notices]
         sources += [trees.notices] if trees is not None and trees.has_file else []
+        if trees is not None and not reads_only:
+            trees.begin()
         return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
@@ -295,7 +297,7 @@ class Session:
             return cache.trees if isinstance(cache, TokenCache) else self._memory
         is_server = is_redis_url(cache.path)
         path = str(cache.path) if is_server else os.path.realpath(cache.path)
-        place = (path, cache.max_bytes, cache.durable, reads_only)
+        place = (path, cache.max_bytes, cache.max_file_bytes, cache.durable, reads_only)
         saved = self._files.get(place)
         if saved is None:
             if reads_only and not is_server and not os.path.exists(path):
@@ -303,7 +305,13 @@ class Session:
                     f"{os.fspath(cache.path)!r} does not exist",
                     hint="run once with cache_mode='rw' to make it",
                 )
-            saved = await ModelTrees.open(cache.path, cache.max_bytes, durable=cache.durable, reads_only=reads_only)
+            saved = await ModelTrees.open(
+                cache.path,
+                cache.max_bytes,
+                durable=cache.durable,
+                reads_only=reads_only,
+                max_file_bytes=cache.max_file_bytes,
+            )
             saved = self._files.setdefault(place, saved)  # runs that open it at once share the first result
         await saved.follow()
         return saved

@@ -315,7 +315,7 @@ _KINDS: dict[str, type[Any]] = {
 NAMES = {kind: name for name, kind in _KINDS.items()}
 """Types of lines by the class of their event."""
 _FIELDS = {
-    name: Fields(kind, without=("token", "choosable", "item", "result", "results", "others"))
+    name: Fields(kind, without=("token", "choosable", "place", "item", "result", "results", "others"))
     for name, kind in _KINDS.items()
 }
 _TOKEN = Fields(Token, without=("data",))

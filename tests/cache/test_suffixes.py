@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmql_lite.cache.entry import Answer, Node
 from lmql_lite.cache.suffixes import LENGTH, SKIPPED
 from lmql_lite.cache.token_tree import TokenTree
 
 
 def grown(*paths: Sequence[int]) -> TokenTree:
+    """A tree of texts that runs had."""
     tree = TokenTree()
     for path in paths:
-        at(tree, path)
+        tree.add_greedy_answer(at(tree, path), bytes(16), Answer(1, 0.0, 1))
     return tree
 
 
-def at(tree: TokenTree, path: Sequence[int]) -> int:
+def at(tree: TokenTree, path: Sequence[int]) -> Node:
     node = tree.root
     for token in path:
         node = tree.extend(node, token)
@@ -58,18 +60,9 @@ def test_short_paths_are_no_suffixes_of_anything(path: list[int]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     paths=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=12),
-    together=st.booleans(),
 )
-def test_a_guess_is_a_way_that_stands_in_the_tree_after_these_tokens(paths: list[list[int]], together: bool) -> None:
-    """Whether nodes came one by one or, as from a file, very many at once."""
-    tree = TokenTree()
-    if together:
-        parents, tokens = [], []
-        for path in paths:
-            for place, token in enumerate(path):
-                parents.append(~(len(parents) - 1) if place else tree.root)
-                tokens.append(token)
-        tree.extend_many(parents, tokens)
+def test_a_guess_is_a_way_that_stands_in_the_tree_after_these_tokens(paths: list[list[int]]) -> None:
+    tree = grown(*paths)
     for path in paths:
         node = at(tree, path)
         guess = tree.draft(node, 5, skip=False)

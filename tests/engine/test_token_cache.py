@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sqlite3
 import weakref
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.cache.tree_file import TreeFile
 from lmql_lite.engine.settings import checked
 
 COUNT = '"Say:[A]" where len(A) == 6\n"Then:[B]" where len(B) == 6'
@@ -82,8 +84,8 @@ def test_with_hardly_any_memory_a_file_still_answers_everything_law_1(source: st
     assert run(source, model, cache=cache).prompt == wanted.prompt
     assert run(source, model, cache="x.tokens").prompt == wanted.prompt
     assert model.calls == calls, "the same session, another one, and one with room for all: none asks anything"
-    tree = session._files[os.path.realpath("x.tokens"), max_bytes, False, False].tree(model.fingerprint)
-    assert tree.nbytes <= max(max_bytes, 3000)
+    tree = session._files[os.path.realpath("x.tokens"), max_bytes, None, False, False].tree(model.fingerprint)
+    assert tree.nbytes <= max(max_bytes, 30_000), "the latest entry, and the path to it"
 
 
 @pytest.mark.parametrize(
@@ -105,18 +107,19 @@ def test_a_header_may_name_one() -> None:
 
 
 def test_durable_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    fsync = os.fsync
+    said: list[str] = []
+    connect = TreeFile._connect
 
-    def noted(file: int) -> None:
-        synced.append(file)
-        fsync(file)
+    def listened(file: TreeFile, mode: str) -> sqlite3.Connection:
+        database = connect(file, mode)
+        database.set_trace_callback(said.append)
+        return database
 
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(TreeFile, "_connect", listened)
     run(COUNT, noisy(), cache="x.tokens")
-    assert not synced
+    assert "PRAGMA synchronous = FULL" not in said
     run(COUNT, noisy(1), cache=lq.TokenCache("x.tokens", durable=True))
-    assert synced
+    assert "PRAGMA synchronous = FULL" in said
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,8 @@ def test_durable_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: lq.TokenCache("x", max_bytes=-5), "at least 1; this is -5"),
         (lambda: lq.TokenCache("x", max_bytes=True), "this is True"),
         (lambda: lq.TokenCache("x", max_bytes=1e9), "this is 1000000000.0"),  # type: ignore[arg-type]
+        (lambda: lq.TokenCache("x", max_file_bytes=0), "max_file_bytes must be a whole number of bytes, at least 1"),
+        (lambda: lq.TokenCache(max_file_bytes=9), "max_file_bytes needs a file, and none is named"),
         (lambda: lq.TokenCache("x", durable=1), "durable must be True or False; this is 1"),  # type: ignore[arg-type]
         (lambda: lq.TokenCache(durable=True), "durable=True needs a file"),
         (lambda: checked({"cache": 3.5}), "the name of a file or a TokenCache; this is 3.5"),

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.file_contents import read_file
+from lmql_lite.cache.contents import read_file
 from lmql_lite.engine.session import Session
 from tests.conftest import ROOT
 from tests.servers.kinds import OPENAI_CHAT, VLLM, Config
@@ -112,9 +112,9 @@ def test_all_asks_again_and_drops_what_no_run_reads_any_more(tests: Tests) -> No
     tests(JOKE, "--lq-record=new")
     edited = JOKE.replace("\\nA:", "\\nAnswer:")
     tests(edited, "--lq-record=new")
-    both = read_file(str(FILE)).topks
+    both = read_file(str(FILE)).count("top-k")
     tests(edited, "--lq-record=all").stdout.fnmatch_lines([f"{FILE}: 20 tokens asked, 0 known"])
-    assert read_file(str(FILE)).topks < both
+    assert read_file(str(FILE)).count("top-k") < both
     tests().assert_outcomes(passed=1)
     assert [path.name for path in FILE.parent.iterdir()] == [FILE.name]
 

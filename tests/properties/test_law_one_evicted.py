@@ -1,8 +1,4 @@
-"""Law 1 without memory: before each call, a tree evicts everything that is not pinned, nodes too (S9, law 5).
-
-Numbers of nodes are never reused here, and a call with the number of an evicted node fails. So the tests find code that
-keeps a number without a pin.
-"""
+"""Law 1 without memory: before each call, a tree evicts everything that is not pinned (S9, law 5)."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
+from lmql_lite.cache.entry import Node
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine.result import Result
 from tests.properties.test_law_one import SCRIPT, WORDS, programs, segments
@@ -25,9 +22,20 @@ from tests.properties.test_law_one_interleaved import choices, tools
 from tests.servers.scored import ScoredCompleter
 
 ABOUT_A_NODE = (
-    *("extend", "walk", "path", "path_hash", "parent", "token", "nodes_to", "stored_children", "draft", "pin", "unpin"),
-    *("written", "scores", "add_scores", "add_path"),
-    *("greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
+    *(
+        "extend",
+        "extend_path",
+        "walk",
+        "path",
+        "path_hash",
+        "nodes_to",
+        "draft",
+        "pin",
+        "unpin",
+        "scores",
+        "add_scores",
+    ),
+    *("add_path", "best_path", "greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
 )
 
 
@@ -36,23 +44,18 @@ class Merciless(TokenTree):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        return self.asked(name, found) if name in ABOUT_A_NODE else found
+        return self.asked(found) if name in ABOUT_A_NODE else found
 
-    def asked(self, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(node: int, *others: Any, **named: Any) -> Any:
-            self.forget()
-            assert node == self.root or self._nodes.is_there(node), f"{name} of a node that is gone"
+    def asked(self, answer: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(node: Node, *others: Any, **named: Any) -> Any:
+            with self._lock:
+                self.max_bytes = 1
+                self._make_room()
+            above = node.parent
+            assert above is None or self._child(above, node.token) is node, "one node for one path"
             return answer(node, *others, **named)
 
         return ask
-
-    def forget(self) -> None:
-        with self._lock:
-            if len(self._nodes) < 1000:  # a larger tree would take too long
-                self._memory.max_bytes = 1
-                self._memory.drop_spare()
-                self._thin_out(2 * self._nodes.end)
-                self._nodes._free = self._nodes._free[:0]
 
 
 @lq.query

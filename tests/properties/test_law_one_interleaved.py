@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.log_file import LogFile
 from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tree_file import TreeFile
 from lmql_lite.models.base import ScoreRequest
 from tests.properties.test_law_one import SCRIPT, WORDS, Seen, programs, seen, segments
 
@@ -104,19 +104,16 @@ class Room:
             await task
 
     def disturb(self) -> None:
-        """At random shortens rows to top-k entries, evicts unpinned entries, removes unneeded nodes or does nothing."""
-        what = self._chance.choice(["cool", "drop", "thin out", "nothing", "nothing"])
+        """At random shortens rows to top-k entries, evicts unpinned entries or does nothing."""
+        what = self._chance.choice(["cool", "drop", "nothing"])
         for tree in self._trees():
-            memory = tree._memory
             with tree._lock:
                 if what == "cool":
-                    memory.shorten_rows()
+                    tree.shorten_rows()
                 elif what == "drop":
-                    room, memory.max_bytes = memory.max_bytes, 1
-                    memory.make_room()
-                    memory.max_bytes = room
-                elif what == "thin out":
-                    tree._thin_out(2 * tree._nodes.end)
+                    room, tree.max_bytes = tree.max_bytes, 1
+                    tree._make_room()
+                    tree.max_bytes = room
 
     def _trees(self) -> list[TokenTree]:
         files = [trees._trees for trees in list(self.session._files.values())]
@@ -285,19 +282,20 @@ def test_a_run_that_is_cancelled_while_it_waits_for_its_file_locks_nobody_out(ro
     subprocess.run([sys.executable, "-c", LEAVING], env={**os.environ, "PYTHONPATH": str(root)}, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("work", ["open", "follow", "append", pytest.param("_write", id="failing")])
+@pytest.mark.parametrize("work", ["open", "follow", "write", "fail to write"])
 def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
     work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file's work is finished on its thread and recorded. A write that fails is cancelled as well."""
     at_work, may_go_on = Event(), Event()
-    real, model = getattr(LogFile, work), lq.ScriptedModel("", certainty=0)
+    method = work.split()[-1]
+    real, model = getattr(TreeFile, method), lq.ScriptedModel("", certainty=0)
 
-    def slow(file: LogFile, *arguments: Any) -> Any:
+    def slow(file: TreeFile, *arguments: Any, **named: Any) -> Any:
         is_first = not at_work.is_set()
         at_work.set()
         may_go_on.wait()
-        return False if is_first and work == "_write" else real(file, *arguments)
+        return False if is_first and work != method else real(file, *arguments, **named)
 
     async def asked(session: lq.Session, *texts: str) -> int:
         """Number of model calls of some runs, which must have no notices."""
@@ -314,7 +312,7 @@ def test_a_run_that_is_cancelled_while_its_file_is_at_work_leaves_it_in_order(
         session = lq.Session()
         assert await asked(session if work != "open" else lq.Session(), "known")
         assert await asked(lq.Session(), "news")
-        monkeypatch.setattr(LogFile, work, slow)
+        monkeypatch.setattr(TreeFile, method, slow)
         left = asyncio.create_task(say(session, "mine"))
         await asyncio.to_thread(at_work.wait)
         left.cancel()
@@ -342,6 +340,6 @@ def test_runs_that_have_ended_stand_nowhere_S9(session: lq.Session) -> None:
     async def many() -> int:
         for _ in range(50):
             await query.run(model=model, session=session)
-        return len(session._memory.tree(model.fingerprint)._memory._pins)
+        return len(session._memory.tree(model.fingerprint)._pins)
 
     assert asyncio.run(many()) == 0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.compaction import compacted, merged, write_new
+from lmql_lite.cache.file_tools import compacted, merged, write_new
 from tests.servers.lettered import LetteredCompleter
 
 PHRASES = ["a", ".", "\n", ",", "é", "日", "aa", "1", "e", ". "]
@@ -149,7 +149,7 @@ async def compare(number: int, folder: Path) -> int:
             await run(most, text, cache=theirs)
         await run(cache=mine)
         both = str(folder / f"{number}c.tokens")
-        write_new(both, merged([theirs, mine]).payloads)
+        write_new(both, merged([theirs, mine]).rows)
         ways["merged"] = await run(cache=both)
         compacted(both)
         ways["compacted"] = await run(cache=both)

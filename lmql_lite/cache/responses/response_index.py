@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from operator import itemgetter
@@ -13,17 +12,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from lmql_lite.errors import CacheError
+from lmql_lite.store.database import is_on_network
 
 KEYS_PER_QUERY = 256
 CACHE_KIB = 16 * 1024
 CHECKPOINT_PAGES = 4000
 APPLICATION = int.from_bytes(b"lmql")
 """Application id in the header of an index, by which its file is recognised even if the rest is damaged."""
-NETWORK = frozenset(
-    ("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "lustre", "ceph", "gpfs", "beegfs", "9p",
-     "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "virtiofs", "fuse")
-)  # fmt: skip
-"""File systems on which SQLite's write-ahead log may not work."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
@@ -219,30 +214,6 @@ def copy_index(source: Path, target: Path) -> None:
             target.unlink()
 
 
-def set_aside(path: Path) -> Path | None:
-    """Renames a damaged index to a name that was free, so that a new one can be created. None if that fails."""
-    number = 1
-    while True:
-        aside = path.with_name(f"{path.name}.damaged{f'-{number}' if number > 1 else ''}")
-        try:
-            aside.touch(exist_ok=False)
-            break
-        except FileExistsError:
-            number += 1
-        except OSError:
-            return None
-    try:
-        os.replace(path, aside)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        return None
-    for companion in ("-wal", "-shm"):
-        with suppress(OSError):
-            os.replace(path.with_name(path.name + companion), aside.with_name(aside.name + companion))
-    return aside
-
-
 def remove_index(index: Path) -> None:
     """Removes an index; the next cache that opens its log creates it again. A file of another program stays."""
     if not is_foreign(index):
@@ -262,22 +233,3 @@ def index_place(folder: Path) -> Path | None:
     except OSError:
         return None
     return local if os.access(local, os.W_OK) and not is_on_network(local) else None
-
-
-def is_on_network(folder: Path, mounts: Path = Path("/proc/mounts")) -> bool:
-    """True if a folder is on a network file system, according to the system's table of mounts."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return False
-    real = f"{os.path.realpath(folder)}/"
-    kind, longest = "", 0
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) > 2:
-            point = f"{fields[1].encode('utf-8', 'surrogateescape').decode('unicode_escape').rstrip('/')}/"
-            if real.startswith(point) and len(point) >= longest:
-                kind, longest = fields[2], len(point)
-    return kind.split(".")[0] in NETWORK

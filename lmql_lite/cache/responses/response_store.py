@@ -38,10 +38,10 @@ from lmql_lite.cache.responses.response_index import (
     copy_index,
     index_place,
     remove_index,
-    set_aside,
 )
 from lmql_lite.cache.responses.value_codec import decoded
 from lmql_lite.errors import CacheError
+from lmql_lite.store.database import set_aside
 
 ROWS_PER_TRANSACTION = 16_384
 BYTES_PER_TRANSACTION = 8 << 20

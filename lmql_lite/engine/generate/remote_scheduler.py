@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from lmql_lite.cache.byte_tree import DIGEST, END, MEDIA, TURNS, ByteTree, CacheKey, KnownToken
 from lmql_lite.cache.entry import Node
-from lmql_lite.cache.token_text import BYTES, difference
+from lmql_lite.cache.token_text import BYTES
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, tokens_for
@@ -433,7 +433,7 @@ class RemoteScheduler:
         return bytes(token for token in self.byte_tree.tree.path(node) if token < END)
 
     def _unknown(self, node: Node) -> CacheError:
-        why = difference(self.byte_tree.tree.stored_children, self.byte_tree.tree.path(node)).describe(BYTES, "byte")
+        why = self.byte_tree.tree.difference(node).describe(BYTES, "byte")
         return CacheError(
             f"the recording has no answer of {self.completer.name} {why}",
             hint="run it once with cache_mode='rw' to record the new answers",

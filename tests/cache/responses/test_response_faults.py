@@ -22,9 +22,10 @@ from lmql_lite.cache.responses.record_log import RecordLog, line_of, read_lines
 from lmql_lite.cache.responses.request import Request
 from lmql_lite.cache.responses.response_cache import ResponseCache
 from lmql_lite.cache.responses.response_files import summary
-from lmql_lite.cache.responses.response_index import index_place, is_on_network
+from lmql_lite.cache.responses.response_index import index_place
 from lmql_lite.cache.responses.response_store import ResponseStore
 from lmql_lite.errors import CacheError
+from lmql_lite.store.database import is_on_network
 from tests.cache.responses.models import Counting, OneByOne, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair
 from tests.conftest import ROOT

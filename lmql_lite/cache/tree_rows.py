@@ -1,0 +1,213 @@
+"""Rows of a token tree outside memory: one row for one entry, found by the hash of its path.
+
+A row has the way to its place from the nearest place above with a row, so that the path can be compared (law 5) and
+shown. A row of a server's text is at the beginning of a token, and has the whole token (S11).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from lmql_lite.cache.entry import Answer, Question, ScoreEntry
+from lmql_lite.cache.top_k import TopK
+
+MAX_PIECE = 64
+"""Maximum number of tokens in one row: a longer token of a server has several rows. Bounds the look back (S11)."""
+END = 256
+"""Token of end-of-text in a server's text, whose other tokens are bytes."""
+TURNS = {"system": 257, "user": 258, "assistant": 259}
+"""Tokens of the beginning of a turn of a chat: turns are part of the path."""
+MEDIA = {"image": 260, "video": 261, "audio": 262}
+"""Tokens of the beginning of an item; the bytes of its digest follow, counted from `DIGEST`."""
+DIGEST = 263
+VOCABULARY = 1 << 28
+"""Upper bound of the numbers in an entry of a server's text: bytes, marks, pieces of tokens, ids of tokens."""
+INSIDE = 1.0
+"""Mark in place of a log-probability: this token belongs to the same token of a server as the one before it."""
+GENERATION = 1 << 40
+"""Numbers of refreshes in one file; the rows of a file that took its place count as newer."""
+_HEAD = struct.Struct("<fH")
+_ANSWER = struct.Struct("<if")
+_PLACE = struct.Struct("<QQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model of a file: its fingerprint, its name for people, and its number of tokens (0: not known)."""
+
+    fingerprint: str
+    name: str
+    vocabulary_size: int
+
+    @property
+    def checksum(self) -> int:
+        """Beginning of the checksums of its rows."""
+        return _checksum(self.fingerprint, self.vocabulary_size)
+
+
+@functools.lru_cache(64)
+def _checksum(fingerprint: str, vocabulary_size: int) -> int:
+    return crc32(f"{fingerprint}|{vocabulary_size}".encode("utf-8", "surrogatepass"))
+
+
+class TreeRow(NamedTuple):
+    """One entry. `place` and `parent` are hashes of paths, `tokens` lead from one to the other. `question` is empty for
+    scores. `refreshed` numbers the refresh that wrote the row; it grows with time, and is low for all other rows."""
+
+    place: int
+    question: bytes
+    parent: int
+    tokens: bytes
+    value: bytes
+    refreshed: int = 0
+
+    def checksum(self, model: ModelName) -> int:
+        """Checksum of everything that an answer depends on."""
+        head = _PLACE.pack(self.place, self.parent, len(self.question) << 32 | len(self.tokens))
+        return crc32(self.value, crc32(self.tokens, crc32(self.question, crc32(head, model.checksum))))
+
+
+class RowError(ValueError):
+    """The bytes of a row are not those of an entry."""
+
+
+def signed(place: int) -> int:
+    """A hash of 64 bits as the integer that SQLite stores."""
+    return place - (1 << 64) if place >> 63 else place
+
+
+def unsigned(number: int) -> int:
+    return number & (1 << 64) - 1
+
+
+def packed_tokens(tokens: Sequence[int]) -> bytes:
+    """Tokens in the fewest bytes each that hold the largest: 1, 2 or 4."""
+    most = max(tokens, default=0)
+    kind = "B" if most < 1 << 8 else "H" if most < 1 << 16 else "i"
+    numbers = array(kind, tokens)
+    if kind != "B" and _IS_BIG:
+        numbers.byteswap()
+    return bytes((numbers.itemsize,)) + numbers.tobytes()
+
+
+_IS_BIG = array("H", [1]).tobytes() == b"\0\1"
+_KINDS = {1: "B", 2: "H", 4: "i"}
+
+
+def unpacked_tokens(data: bytes) -> Sequence[int]:
+    """The tokens of `packed_tokens`. Raises RowError."""
+    kind = _KINDS.get(data[0] if data else 0)
+    if kind is None or (len(data) - 1) % data[0]:
+        raise RowError("the path of an entry is not a list of tokens")
+    numbers = array(kind, data[1:])
+    if kind != "B" and _IS_BIG:
+        numbers.byteswap()
+    return numbers
+
+
+def packed_scores(entry: TopK, onward: Sequence[int]) -> bytes:
+    """Value of a row of scores. `onward` are the further tokens that belong to the best one (S11)."""
+    head = _HEAD.pack(entry.rest, entry.ids.size)
+    ids, logprobs = entry.ids.astype("<i4", copy=False), entry.logprobs.astype("<f4", copy=False)
+    parts = (head, ids.tobytes(), logprobs.tobytes(), packed_tokens(onward) if onward else b"")
+    return b"".join(parts)
+
+
+def unpacked_scores(value: bytes, vocabulary_size: int) -> tuple[TopK, Sequence[int]]:
+    """The entry and its further tokens. Raises RowError."""
+    if len(value) < _HEAD.size:
+        raise RowError("scores are cut short")
+    rest, size = _HEAD.unpack_from(value)
+    end = _HEAD.size + 8 * size
+    if not size or len(value) < end:
+        raise RowError("scores are cut short")
+    ids = np.frombuffer(value, "<i4", size, _HEAD.size)
+    logprobs = np.frombuffer(value, "<f4", size, _HEAD.size + 4 * size)
+    tokens = ids.tolist()
+    if min(tokens) < 0 or (vocabulary_size and max(tokens) >= vocabulary_size):
+        raise RowError("scores have a token that the model does not have")
+    onward: Sequence[int] = unpacked_tokens(value[end:]) if len(value) > end else ()
+    return TopK(
+        ids.astype(np.int32, copy=False), logprobs.astype(np.float32, copy=False), rest, vocabulary_size
+    ), onward
+
+
+def packed_answer(answer: Answer, onward: Sequence[int]) -> bytes:
+    """Value of a row of an answer; `onward` is that of `packed_scores`."""
+    return _ANSWER.pack(answer.token, answer.logprob) + (packed_tokens(onward) if onward else b"")
+
+
+def unpacked_answer(value: bytes) -> tuple[Answer, Sequence[int]]:
+    """The answer, of run 0, and its further tokens. Raises RowError."""
+    if len(value) < _ANSWER.size:
+        raise RowError("an answer is cut short")
+    token, logprob = _ANSWER.unpack_from(value)
+    onward: Sequence[int] = unpacked_tokens(value[_ANSWER.size :]) if len(value) > _ANSWER.size else ()
+    return Answer(token, logprob, 0), onward
+
+
+def row_length(row: TreeRow) -> int:
+    """Number of tokens in a row. Raises RowError."""
+    return 1 + len(unpacked_answer(row.value)[1] if row.question else unpacked_scores(row.value, 0)[1])
+
+
+def packed_question(question: Question) -> bytes:
+    """Question of a row: 16 bytes of a greedy answer, 28 of a sampled one."""
+    if isinstance(question, bytes):
+        return question
+    digest, seed, index = question
+    return digest + seed.to_bytes(8, "little") + index.to_bytes(4, "little")
+
+
+def unpacked_question(data: bytes) -> Question:
+    """The question of an answer. Raises RowError."""
+    if len(data) == 16:
+        return data
+    if len(data) != 28:
+        raise RowError("the question of an answer has a wrong length")
+    return data[:16], int.from_bytes(data[16:24], "little"), int.from_bytes(data[24:], "little")
+
+
+@functools.lru_cache(1 << 10)
+def inside_entry(token: int, run: int) -> ScoreEntry:
+    """Entry of a byte inside a server's token. Most entries are of this kind, so all places share them."""
+    return ScoreEntry(TopK(np.array([token], np.int32), np.array([INSIDE], np.float32), 1.0, VOCABULARY), run)
+
+
+class RowBatch(NamedTuple):
+    """Rows to write. Those at the `replaced` places supersede all others there. `longest`: the largest number of tokens
+    in a row."""
+
+    rows: list[TreeRow]
+    replaced: list[int]
+    longest: int
+
+
+class Epochs:
+    """Changes of rows outside memory, as one process sees them.
+
+    `epoch` grows when others wrote rows, and `void` is the epoch in which rows were last removed. `refreshed` of an
+    epoch is the number of the last refresh that a reader in that epoch had to know.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = self.void = 0
+        self._refreshed = [0]
+
+    def refreshed(self, epoch: int) -> int:
+        return self._refreshed[epoch] if epoch >= 0 else -1
+
+    def begin(self, refreshed: int, *, is_void: bool) -> None:
+        """Begins an epoch."""
+        self.epoch += 1
+        if is_void:
+            self.void = self.epoch
+        self._refreshed.append(refreshed)

@@ -1,0 +1,133 @@
+"""What tools show of a whole file: stretches, spelled tokens, the first difference, models, JSON data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lmql_lite.cache.contents import ModelEntries, chosen, exported, rows_of, survey
+from lmql_lite.cache.entry import Answer
+from lmql_lite.cache.file_tools import write_new
+from lmql_lite.cache.token_text import quoted, shortened, spelled, visible
+from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tree_rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
+from lmql_lite.errors import CacheError
+from tests.cache.process import Process, at, processes
+
+MODEL, NAMESAKE = ModelName("some:0123", "some", 1536), ModelName("some:0199", "some", 1536)
+OTHER = ModelName("other:0145", "other", 3)
+QUESTION = bytes(range(16))
+
+
+def entries(*paths: Sequence[int], model: ModelName = MODEL) -> ModelEntries:
+    """A top-k entry after each path."""
+    known = ModelEntries(model)
+    scores = TopK(np.array([3, 4], np.int32), np.array([-0.5, -np.inf], np.float32), 0.5, 1536)
+    for path in paths:
+        known.add(known.root.extended(path), TreeRow(0, b"", 0, b"", packed_scores(scores, ())), 9)
+    return known
+
+
+def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest() -> None:
+    dice = random.Random(3)
+    paths = [tuple(dice.randrange(3) for _ in range(dice.randrange(9))) for _ in range(200)]
+    known = entries(*paths)
+    everything = survey(known)
+    assert sum(one.here.total for one in everything) == everything[0].here.total + everything[0].below.total == 200
+    assert sum(len(one.tokens) for one in everything) == len(
+        {path[: end + 1] for path in paths for end in range(len(path))}
+    )
+    for place, one in enumerate(everything):
+        under = [each for each in everything if each.parent == place]
+        assert one.below.total == sum(each.here.total + each.below.total for each in under) and not one.hidden
+        weights = [each.here.total + each.below.total for each in under]
+        assert weights == sorted(weights, reverse=True) and all(each.depth == one.depth + 1 for each in under)
+        assert one.parent is None or one.parent < place
+    for limit in (1, 2, 5, 20):
+        some = survey(known, limit=limit)
+        assert len(some) == min(limit, len(everything))
+        assert sum(one.hidden for one in some) >= len(some) < len(everything)
+    for depth in range(4):
+        flat = survey(known, depth=depth)
+        assert [one.tokens for one in flat] == [one.tokens for one in everything if one.depth <= depth]
+
+
+def test_the_first_difference_of_a_path_is_told() -> None:
+    words = [b"Q", b":", b" the", b" a", None, b" an", b" one", b" two"]
+    model = ModelName("model", "a model", 1536)
+    write_new("x.tokens", rows_of(entries(*((4, 0, 1, end) for end in (2, 5, 6, 7)), model=model)))
+
+    async def work(one: Process) -> None:
+        await one.trees.follow()
+        tree = one.tree
+
+        def told(*path: int) -> str:
+            return tree.difference(at(tree, *path)).describe(words)
+
+        found = tree.difference(at(tree, 4, 0, 1, 3, 0))
+        assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
+        assert found.describe(words) == 'at token 4, after "Q:": stored " the", " an", " one" and 1 other, asked " a"'
+        assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 other, asked [3]"
+        assert told(4, 0, 1).startswith('at token 4, after "Q:": the stored text continues with')
+        assert told(0) == 'at token 1, the first: stored <4>, asked "Q"'
+        assert told(4, 0, 1, 2).endswith("nothing is stored")
+
+    processes(1, work)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [
+        ([b"a\n", b"\t\r\x1b[31m\x07"], r'"a\n\t\r\x1b[31m\x07"'),
+        ([b"\xe2\x80\xae", b"\xc3", b"\xa9", b"\xff"], r'"\u202eé\xff"'),
+        ([b'say "x"'], "'say \"x\"'"),
+        ([b'"', b"'"], '"\\"\'"'),
+        ([b"a\\n"], r'"a\\n"'),
+        ([None, b"a", None, None, b"b"], '<0> "a" <2> <3> "b"'),
+        ([], '""'),
+        (["🌳".encode(), b"\xf0\x9f"], '"🌳\\xf0\\x9f"'),
+    ],
+    ids=["control", "bytes", "double quotes", "both quotes", "backslash", "special tokens", "nothing", "half"],
+)
+def test_tokens_are_spelled_so_that_everything_is_visible(tokens: list[bytes | None], shown: str) -> None:
+    assert spelled(range(len(tokens)), tokens) == shown
+    assert shown.isprintable()
+
+
+def test_long_texts_are_shown_from_both_ends() -> None:
+    assert shortened("a" * 50, 50) == "a" * 50
+    assert shortened("a" * 50 + "b" * 50, 20) == "a" * 11 + " … " + "b" * 6
+    assert visible("a\udcffb") == r"a\xffb" and quoted("it's") == '"it\'s"'
+
+
+def test_models_are_meant_by_name_or_fingerprint() -> None:
+    models = [MODEL, NAMESAKE, OTHER]
+    assert chosen(models, None) == tuple(models)
+    assert chosen(models, "some") == (MODEL, NAMESAKE)
+    assert chosen(models, "some:012") == chosen(models, "012") == (MODEL,)
+    for wanted, sentence in (
+        ("01", "begins several"),
+        ("x", "has no entries of a model 'x'"),
+        ("", "has no entries"),
+    ):
+        with pytest.raises(CacheError, match=sentence):
+            chosen(models, wanted)
+
+
+def test_what_is_exported_are_plain_values() -> None:
+    known = entries((2,))
+    for question, answer in (
+        (QUESTION, Answer(-1, -np.inf, 0)),
+        ((QUESTION, 2**64 - 1, 7), Answer(0, -0.5, 0)),
+    ):
+        known.add(known.root, TreeRow(0, packed_question(question), 0, b"", packed_answer(answer, ())), 9)
+    who = {"model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
+    asked = who | {"path": (), "question": QUESTION.hex()}
+    assert list(exported(known)) == [
+        who | {"kind": "top-k", "path": (2,), "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
+        asked | {"kind": "greedy", "token": None, "logprob": None},
+        asked | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
+    ]
