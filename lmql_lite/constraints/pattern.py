@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants as sre
+from re import _parser
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.charset import Ranges, contains, joined, matched, others
