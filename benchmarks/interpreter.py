@@ -25,7 +25,7 @@ from lmql_lite.engine.frame import Frame, own
 from lmql_lite.engine.generate.local import LocalGenerator, LocalModel
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.settings import Settings
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.options import Sampling
 from lmql_lite.program.compiler import compile as compile_program

@@ -43,7 +43,7 @@ from lmql_lite.engine.settings import checked
 from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import InputError, did_you_mean
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES, PROVIDED
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.models.base import Model
 from lmql_lite.models.registry import Access, load, of_network

@@ -31,7 +31,7 @@ from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.options import INSTEAD, OPTIONS, STEERED
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import QUERIES

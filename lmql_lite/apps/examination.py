@@ -13,7 +13,7 @@ from lmql_lite.lang.docstrings import moved, texts_in
 from lmql_lite.lang.lint import lint, unseen
 from lmql_lite.lang.names import Names
 from lmql_lite.lang.nodes import QueryNode
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import Scope
 from lmql_lite.lang.scope import check as scope_of
 from lmql_lite.lang.source import Source

@@ -139,7 +139,7 @@ class QueryCommand(click.Command):
 
 def tree_of(file: str, text: str | None = None) -> Any:
     """The syntax tree of a file, of stdin (`-`), or of a text on the command line."""
-    from lmql_lite.lang.parser import parse
+    from lmql_lite.lang.query import parse
     from lmql_lite.lang.source import Source
 
     if text is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
@@ -17,9 +16,9 @@ from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import MARKS
 from lmql_lite.lang.names import Form, every_node
-from lmql_lite.lang.parser import parse
 from lmql_lite.lang.prompt import Literal
-from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.python import PythonReader, parsed
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Problems, Source
 
 OFFERED = "query"
@@ -39,8 +38,7 @@ def docstring(function: FunctionType) -> Source:
         lines, first_line = inspect.getsourcelines(function)
         is_indented = lines[0][:1].isspace()  # and parts of the text may be so less
         source = "if True:\n" * is_indented + "".join(lines)
-        with warnings.catch_warnings(action="ignore"):  # Python has warned of escapes such as \d when it read the file
-            body = ast.parse(source).body
+        body = parsed(source, name, "exec").body
     except (OSError, SyntaxError):  # no file: text that was given to exec
         return _without_file(_query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno))
     definition = body[0].body[0] if isinstance(body[0], ast.If) else body[0]

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from lmql_lite.errors import LmqlLiteError, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, TYPES
-from lmql_lite.lang.names import every_node, every_statement
-from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.names import every_node
+from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.scope import BUILTINS, Scope, python_of
 from lmql_lite.lang.source import Problems, Source
 
@@ -25,9 +25,9 @@ def lint(query: nodes.QueryNode, scope: Scope, around: Collection[str] = ()) -> 
     """Warnings in source order; never raised. `around` are the names that Python around a docstring binds."""
     problems = Problems()
     check = _Lint(query, scope, problems)
-    for statement in every_statement(query.body):
-        if isinstance(statement, nodes.PromptNode) and statement.where:
-            check.truth(statement.where.tree.body, statement.where.tree.body)
+    for prompt in query.prompts.values():
+        if prompt.where:
+            check.truth(prompt.where.tree.body, prompt.where.tree.body)
     if query.where:
         check.truth(query.where.tree.body, query.where.tree.body)
     check.inputs(around)
@@ -98,14 +98,12 @@ class _Lint:
     def numbers(self, query: nodes.QueryNode) -> None:
         """Report text of a hole that the query's Python compares with a number: it would fail after the model was
         asked."""
-        statements = every_statement(query.body)
-        prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
-        holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
+        prompts, holes = query.prompts.values(), query.holes
         other = {hole.name for hole in holes if hole.annotation or hole.decorators or hole.call}
         wheres = [each for each in (*(prompt.where for prompt in prompts), query.where) if each]
         other |= {name.id for where in wheres for name in _made_numbers(where.tree)}
         texts = {hole.name for hole in holes} - other - self.scope.locals
-        for tree in (tree for statement in statements for tree in python_of(statement)):
+        for tree in (*query.body, *(tree for prompt in prompts for tree in python_of(prompt))):
             for node in every_node(tree):
                 match node:
                     case ast.Compare(left, [operator], [right]) if isinstance(operator, COMPARING):

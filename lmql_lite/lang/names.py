@@ -26,18 +26,20 @@ Form = Literal["value", "function", "type"]
 
 def identifier(written: str) -> str:
     """A name as Python stores it: other forms of the same letters are the same name."""
-    return unicodedata.normalize("NFKC", written)
+    return unicodedata.normalize("NFKC", str(written))
 
 
-def every_statement(statements: Iterable[nodes.Statement]) -> list[nodes.Statement]:
-    """All statements, with those inside them, in the order of the source."""
-    found: list[nodes.Statement] = []
-    stack = list(statements)[::-1]
+def every_statement(statements: Iterable[ast.stmt]) -> list[ast.stmt]:
+    """All statements of a query in the order of the source, with those inside them, but not inside functions."""
+    found: list[ast.stmt] = []
+    stack: list[ast.AST] = [*statements]
+    stack.reverse()
     while stack:
-        statement = stack.pop()
-        found.append(statement)
-        if isinstance(statement, nodes.Compound):
-            stack += [inside for suite in nodes.suites(statement) for inside in suite][::-1]
+        node = stack.pop()
+        if isinstance(node, ast.stmt):
+            found.append(node)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            stack += [each for each in children(node) if isinstance(each, nodes.BLOCKS)][::-1]
     return found
 
 

@@ -7,10 +7,14 @@ already count from the start of the file, so that a traceback points into the qu
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lmql_lite.errors import Span
 from lmql_lite.tokens import Role
+
+BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+"""Nodes that are statements, or have statements in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,6 @@ class Expression(SyntaxNode):
     """A Python expression; `tree.body` is the `ast.expr`."""
 
     tree: ast.Expression
-
-
-@dataclass(frozen=True, slots=True)
-class Code(SyntaxNode):
-    """One plain Python statement, simple or compound, without prompts inside. Functions and classes stand here too."""
-
-    tree: ast.Module
 
 
 # Inside a prompt string ------------------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ class HoleNode(SyntaxNode):
 Part = LiteralNode | InterpolationNode | TagNode | HoleNode
 
 
-# Statements ------------------------------------------------------------------------------------------------------
+# Prompts and clauses -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,111 +86,6 @@ class PromptNode(SyntaxNode):
     parts: tuple[Part, ...]
     where: Expression | None = None
     distribution: DistributionNode | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IfNode(SyntaxNode):
-    test: Expression
-    body: tuple[Statement, ...]
-    orelse: tuple[Statement, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WhileNode(SyntaxNode):
-    test: Expression
-    body: tuple[Statement, ...]
-    orelse: tuple[Statement, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ForNode(SyntaxNode):
-    """`target` is the expression between `for` and `in`, in store context."""
-
-    target: ast.expr
-    iterable: Expression
-    body: tuple[Statement, ...]
-    orelse: tuple[Statement, ...] = ()
-    is_async: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ItemNode(SyntaxNode):
-    """One manager of a `with`, and the target of its value, in store context."""
-
-    manager: Expression
-    target: ast.expr | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WithNode(SyntaxNode):
-    items: tuple[ItemNode, ...]
-    body: tuple[Statement, ...]
-    is_async: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerNode(SyntaxNode):
-    """`except TYPE as NAME`. Without a type it takes all other exceptions."""
-
-    type: Expression | None
-    name: str | None
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TryNode(SyntaxNode):
-    """A `try`. With `of_groups` its handlers are `except*`, each of which takes its part of a group of exceptions."""
-
-    body: tuple[Statement, ...]
-    handlers: tuple[HandlerNode, ...]
-    orelse: tuple[Statement, ...] = ()
-    final: tuple[Statement, ...] = ()
-    of_groups: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CaseNode(SyntaxNode):
-    pattern: ast.pattern
-    guard: Expression | None
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MatchNode(SyntaxNode):
-    subject: Expression
-    cases: tuple[CaseNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BreakNode(SyntaxNode):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class ContinueNode(SyntaxNode):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnNode(SyntaxNode):
-    value: Expression | None = None
-
-
-Compound = IfNode | WhileNode | ForNode | WithNode | TryNode | MatchNode
-Statement = PromptNode | Code | Compound | BreakNode | ContinueNode | ReturnNode
-
-
-def suites(statement: Compound) -> tuple[tuple[Statement, ...], ...]:
-    """The blocks of statements inside a compound statement, in the order of the source."""
-    match statement:
-        case IfNode() | WhileNode() | ForNode():
-            return statement.body, statement.orelse
-        case WithNode():
-            return (statement.body,)
-        case TryNode():
-            return (statement.body, *(each.body for each in statement.handlers), statement.orelse, statement.final)
-        case MatchNode():
-            return tuple(case.body for case in statement.cases)
 
 
 # The whole -------------------------------------------------------------------------------------------------------
@@ -215,13 +107,49 @@ class DecoderNode(SyntaxNode):
     arguments: tuple[ArgumentNode, ...] = ()
 
 
+Place = tuple[int, int]
+"""Line and column of a statement, as Python counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueryNode(SyntaxNode):
-    """A whole query, in clause form (with a decoder header) or body form (without)."""
+    """A whole query, in clause form (with a decoder header) or body form (without).
 
-    body: tuple[Statement, ...]
+    Its statements are Python's own. A prompt among them is an expression without meaning, at a place of `prompts`.
+    """
+
+    body: tuple[ast.stmt, ...]
+    prompts: Mapping[Place, PromptNode]
+    """In source order."""
     decoder: DecoderNode | None = None
-    prologue: tuple[Code, ...] = ()
+    prologue: tuple[ast.stmt, ...] = ()
     model: Expression | None = None
     where: Expression | None = None
     distribution: DistributionNode | None = None
+
+    @property
+    def holes(self) -> list[HoleNode]:
+        """In source order."""
+        return [part for each in self.prompts.values() for part in each.parts if isinstance(part, HoleNode)]
+
+    def prompt(self, statement: ast.stmt) -> PromptNode | None:
+        """The prompt that this statement is; None for all other statements."""
+        return self.prompts.get((statement.lineno, statement.col_offset)) if isinstance(statement, ast.Expr) else None
+
+    def speaks(self, statement: ast.stmt) -> bool:
+        """True if a statement prompts, returns from the query, or leaves a loop that stands around it."""
+        stack: list[tuple[ast.AST, bool]] = [(statement, False)]
+        while stack:
+            node, looped = stack.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            if isinstance(node, ast.Return) or (isinstance(node, ast.stmt) and self.prompt(node)):
+                return True
+            if isinstance(node, ast.Break | ast.Continue) and not looped:
+                return True
+            is_loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+            for name, value in ast.iter_fields(node):
+                inside = looped or (is_loop and name == "body")
+                if isinstance(value, list):
+                    stack += [(each, inside) for each in value if isinstance(each, BLOCKS)]
+        return False

@@ -18,7 +18,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.grammar import ANY, Grammar, grammar
 from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.names import identifier
-from lmql_lite.lang.python_reader import PythonReader, SpelledCode
+from lmql_lite.lang.python import PythonReader, SpelledCode
 from lmql_lite.lang.source import ENOUGH
 from lmql_lite.options import NEAREST
 

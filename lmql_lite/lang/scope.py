@@ -26,9 +26,9 @@ from lmql_lite.lang.keywords import (
     STOPS,
     TYPES,
 )
-from lmql_lite.lang.names import Form, Names, every_node, every_statement, values, words
+from lmql_lite.lang.names import Form, Names, every_node, values, words
 from lmql_lite.lang.prompt import PROMPTING
-from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.source import Problems, Source
 
 BUILTINS = frozenset(dir(builtins))
@@ -72,9 +72,8 @@ class _Check:
         self.query = query
         self.problems = problems
         self.python = PythonReader(Source(span.name, span.text, span.first_line), problems)
-        statements = [*query.prologue, *every_statement(query.body)]
-        self.prompts = [each for each in statements if isinstance(each, nodes.PromptNode)]
-        self.codes = [each for each in statements if isinstance(each, nodes.Code)]
+        self.prompts = list(query.prompts.values())
+        self.statements = [*query.prologue, *query.body]
         self.holes_of = [[part for part in each.parts if isinstance(part, nodes.HoleNode)] for each in self.prompts]
         every = [hole for holes in self.holes_of for hole in holes]
         self.holes = dict.fromkeys([hole.name for hole in every])
@@ -82,7 +81,7 @@ class _Check:
         self.wheres = [where for where in [*wheres, query.where] if where]
         self.words = [name for where in self.wheres for name in words(where.tree)]
         """The functions of the language that they call."""
-        self.trees = [tree for statement in statements for tree in python_of(statement)]
+        self.trees: list[ast.AST] = [*self.statements, *(tree for prompt in self.prompts for tree in python_of(prompt))]
         """All Python of the query except its `where` clauses and the annotations of its holes."""
         self.trees += [argument.value.tree for argument in query.decoder.arguments] if query.decoder else []
         self.trees += [query.model.tree] if query.model else []
@@ -93,16 +92,16 @@ class _Check:
         self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
         self.known = self.bound.union(self.holes, BUILTINS, PROVIDED)
         self.constraints = set(CONSTRAINTS) - self.bound
-        self.queries = [each for code in self.codes for each in read(code.tree, self.python)]
+        self.queries = [each for statement in self.statements for each in read(statement, self.python)]
         self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
 
     def scope(self) -> Scope:
         for star in self.names.stars:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
-        for code in self.codes:
-            self._functions(code.tree)
-            self._imports(code.tree)
+        for statement in self.statements:
+            self._functions(statement)
+            self._imports(statement)
         self._globals()
         for where in self.wheres:
             self._where(where)
@@ -324,37 +323,16 @@ def _strings(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) ->
             stack.extend(ast.iter_child_nodes(node))
 
 
-def python_of(statement: nodes.Statement) -> list[ast.AST]:
-    """The Python of a statement itself, without that of the statements inside."""
+def python_of(prompt: nodes.PromptNode) -> list[ast.AST]:
+    """The Python of a prompt but for its `where` and the types of its holes."""
     found: list[ast.AST] = []
-    match statement:
-        case nodes.Code():
-            found.append(statement.tree)
-        case nodes.PromptNode():
-            for part in statement.parts:
-                if isinstance(part, nodes.InterpolationNode):
-                    found.append(part.value.tree)
-                elif isinstance(part, nodes.HoleNode):
-                    found += [decorator.tree for decorator in part.decorators]
-                    found += _call_trees(part.call.tree.body) if part.call else []
-            found += [statement.distribution.options.tree] if statement.distribution else []
-        case nodes.ReturnNode():
-            found += [statement.value.tree] if statement.value else []
-        case nodes.IfNode() | nodes.WhileNode():
-            found.append(statement.test.tree)
-        case nodes.ForNode():
-            found += [statement.target, statement.iterable.tree]
-        case nodes.WithNode():
-            for item in statement.items:
-                found += [item.manager.tree, item.target] if item.target else [item.manager.tree]
-        case nodes.TryNode():
-            for handler in statement.handlers:
-                found.append(ast.ExceptHandler(handler.type.tree.body if handler.type else None, handler.name, []))
-        case nodes.MatchNode():
-            found.append(statement.subject.tree)
-            for case in statement.cases:
-                found.append(ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, []))
-    return found
+    for part in prompt.parts:
+        if isinstance(part, nodes.InterpolationNode):
+            found.append(part.value.tree)
+        elif isinstance(part, nodes.HoleNode):
+            found += [decorator.tree for decorator in part.decorators]
+            found += _call_trees(part.call.tree.body) if part.call else []
+    return found + ([prompt.distribution.options.tree] if prompt.distribution else [])
 
 
 def _call_trees(call: ast.expr) -> Iterator[ast.AST]:

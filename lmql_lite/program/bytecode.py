@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang.nodes import Expression
+from lmql_lite.lang.sentences import said_by_compiler
 
 
 def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
@@ -20,10 +21,23 @@ def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
         # the __future__ flags of this module do not hold for queries
         tree = ast.fix_missing_locations(tree)
         code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else "this is nested too deeply or is not valid text"
-        raise QueryError(reason, span=span) from None
+    except SyntaxError as error:
+        sentence, hint = said_by_compiler(error.msg)
+        raise QueryError(sentence, span=_blamed(error, span), hint=hint) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise QueryError("this is nested too deeply or is not valid text", span=span) from None
     return code
+
+
+def _blamed(error: SyntaxError, span: Span) -> Span:
+    """Part of a span to which an error of Python's compiler points."""
+    lines, code_points = _columns(span.text)
+    line = (error.lineno or 0) - span.first_line
+    if not 0 <= line < len(lines):
+        return span
+    start = code_points[min(lines[line] + max((error.offset or 1) - 1, 0), len(code_points) - 1)]
+    start = min(max(start, span.start), max(span.end - 1, span.start))
+    return Span(span.name, span.text, start, span.end, span.first_line)
 
 
 def code_of(expression: Expression) -> CodeType:
@@ -58,8 +72,8 @@ def _columns(text: str) -> Columns:
     return Columns(lines, [0, *accumulate(byte & 0xC0 != 0x80 for byte in data)])
 
 
-def span_of(node: ast.expr, around: Span) -> Span:
-    """Span of a Python expression. Its columns count UTF-8 bytes, spans count code points."""
+def span_of(node: ast.expr | ast.stmt | ast.excepthandler | ast.pattern, around: Span) -> Span:
+    """Span of a node of Python. Its columns count UTF-8 bytes, spans count code points."""
     if node.end_lineno is None or node.end_col_offset is None:
         return around
     lines, code_points = _columns(around.text)

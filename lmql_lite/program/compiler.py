@@ -14,7 +14,7 @@ from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.options import clash, decoder_named, option_problem, value_problem
-from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant
+from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant, span_of
 from lmql_lite.program.control_flow import ControlFlow
 from lmql_lite.program.holes import Holes, clauses_of_query, clauses_of_string
 from lmql_lite.program.ops import (
@@ -76,7 +76,7 @@ class Compiler(ControlFlow):
             self._check_header(decoder)
         if tree.distribution is not None:
             self._check_options(tree.distribution)
-        prologue = tuple(self._let(code) for code in tree.prologue)
+        prologue = tuple(map(self._let, tree.prologue))
         self.block(tree.body)
         end = Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end, tree.span.first_line)
         self.ops.append(Return(end, None))
@@ -103,27 +103,29 @@ class Compiler(ControlFlow):
 
     # Statements --------------------------------------------------------------------------------------------------
 
-    def block(self, statements: tuple[nodes.Statement, ...]) -> None:
+    def block(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
             try:
-                match statement:
-                    case nodes.PromptNode():
-                        self._prompt(statement)
-                    case nodes.Code():
-                        self.ops.append(self._let(statement))
-                    case _:
-                        self.control(statement)
+                if prompt := self._tree.prompt(statement):
+                    self._prompt(prompt)
+                elif self._tree.speaks(statement):
+                    self.control(statement)
+                else:
+                    self.ops.append(self._let(statement))
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
 
-    def _let(self, code: nodes.Code) -> Let:
-        tree = code.tree
-        kinds = {type(node) for node in every_node(tree)}
+    def span(self, node: ast.stmt | ast.expr | ast.pattern | ast.ExceptHandler) -> Span:
+        return span_of(node, self._tree.span)
+
+    def _let(self, statement: ast.stmt) -> Let:
+        kinds = {type(node) for node in every_node(statement)}
+        span = self.span(statement)
         if self._offers_query and kinds.intersection(get_args(Function)):
-            tree = Offering().visit(copy.deepcopy(tree))
+            statement = Offering().visit(copy.deepcopy(statement))
         if ast.While in kinds:
-            tree = Counting().visit(copy.deepcopy(tree))
-        return Let(code.span, compiled(tree, code.span))
+            statement = Counting().visit(copy.deepcopy(statement))
+        return Let(span, compiled(ast.Module([statement], []), span))
 
     # Prompts -----------------------------------------------------------------------------------------------------
 

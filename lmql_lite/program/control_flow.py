@@ -6,14 +6,13 @@ The target of a jump is set when the op there is written; open blocks are counte
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import CodeType
-from typing import assert_never
 
 from lmql_lite.errors import QueryError, Span
-from lmql_lite.lang import nodes
+from lmql_lite.lang.nodes import Expression
 from lmql_lite.program.bytecode import code_of, code_of_call, compiled
 from lmql_lite.program.ops import (
     CALL,
@@ -143,64 +142,78 @@ class Assembly:
 class ControlFlow(Assembly):
     """Writer of compound statements; `block` writes the statements inside."""
 
-    def block(self, statements: tuple[nodes.Statement, ...]) -> None:
+    def block(self, statements: Sequence[ast.stmt]) -> None:
         raise NotImplementedError
 
-    def control(self, statement: nodes.Compound | nodes.BreakNode | nodes.ContinueNode | nodes.ReturnNode) -> None:
-        match statement:
-            case nodes.IfNode():
-                self._if(statement)
-            case nodes.WhileNode():
-                self._while(statement)
-            case nodes.ForNode():
-                self._for(statement)
-            case nodes.WithNode(span, items):
-                self._with(span, items, statement)
-            case nodes.TryNode():
-                self._try(statement)
-            case nodes.MatchNode():
-                self._match(statement)
-            case nodes.BreakNode(span):
-                self.loops[-1].breaks.append(self.leave(span, self.loops[-1].around, -1))
-            case nodes.ContinueNode(span):
-                self.leave(span, self.loops[-1].depth, self.loops[-1].head)
-            case nodes.ReturnNode(span, value):
-                self.note_way(self.add(Return(span, code_of(value) if value else None)), 0)
-            case _:
-                assert_never(statement)
+    def span(self, node: ast.stmt | ast.expr | ast.pattern | ast.ExceptHandler) -> Span:
+        """Place of a node in the query."""
+        raise NotImplementedError
 
-    def _if(self, branch: nodes.IfNode) -> None:
-        over_body = self.jump_unless(branch.test)
+    def placed(self, node: ast.expr) -> Expression:
+        return Expression(self.span(node), ast.Expression(node))
+
+    def control(self, statement: ast.stmt) -> None:
+        """Write a statement that speaks."""
+        match statement:
+            case ast.If():
+                self._if(statement)
+            case ast.While(test):
+                head = len(self.ops)
+                out = self._jump_unless(test)
+                self._loop(statement, OpenLoop(head, self.depth, self.depth), out)
+            case ast.For() | ast.AsyncFor():
+                self._for(statement)
+            case ast.With(items) | ast.AsyncWith(items):
+                self._with(items, statement)
+            case ast.Try() | ast.TryStar():
+                self._try(statement)
+            case ast.Match():
+                self._match(statement)
+            case ast.Return(value):
+                code = code_of(self.placed(value)) if value else None
+                self.note_way(self.add(Return(self.span(statement), code)), 0)
+            case ast.Break() | ast.Continue():
+                self._leave(statement)
+
+    def _leave(self, statement: ast.Break | ast.Continue) -> None:
+        span = self.span(statement)
+        if not self.loops:
+            hint = "a query ends by return"
+            raise QueryError(f"'{span.source}' stands outside a loop", span=span, hint=hint)
+        loop = self.loops[-1]
+        if isinstance(statement, ast.Break):
+            loop.breaks.append(self.leave(span, loop.around, -1))
+        else:
+            self.leave(span, loop.depth, loop.head)
+
+    def _if(self, branch: ast.If) -> None:
+        over_body = self._jump_unless(branch.test)
         self.block(branch.body)
         if not branch.orelse:
             self.land(over_body)
             return
-        over_else = self.jump(branch.span)
+        over_else = self.jump(self.span(branch))
         self.land(over_body)
         self.block(branch.orelse)
         self.land(over_else)
 
     # Loops -------------------------------------------------------------------------------------------------------
 
-    def _while(self, loop: nodes.WhileNode) -> None:
-        head = len(self.ops)
-        out = self.jump_unless(loop.test)
-        self._loop(loop, OpenLoop(head, self.depth, self.depth), out)
-
-    def _for(self, loop: nodes.ForNode) -> None:
-        around, slot = self.depth, self.slot()
-        self.add(Enter(loop.span, slot, code_of(loop.iterable), code_of_call(CALL, loop.iterable), loop.is_async))
+    def _for(self, loop: ast.For | ast.AsyncFor) -> None:
+        around, slot, span, is_async = self.depth, self.slot(), self.span(loop), isinstance(loop, ast.AsyncFor)
+        iterable = self.placed(loop.iter)
+        self.add(Enter(span, slot, code_of(iterable), code_of_call(CALL, iterable), is_async))
         self.depth += 1
-        assign = _assignment(loop.target, ITEM, loop.span)
-        here = code_of_call(CALL, loop.iterable, is_async=loop.is_async)
-        head = self.add(Next(loop.span, slot, assign, -1, here, loop.is_async))
+        assign = _assignment(loop.target, ITEM, span)
+        here = code_of_call(CALL, iterable, is_async=is_async)
+        head = self.add(Next(span, slot, assign, -1, here, is_async))
         self._loop(loop, OpenLoop(head, around + 1, around), head)
 
-    def _loop(self, loop: nodes.ForNode | nodes.WhileNode, place: OpenLoop, out: int) -> None:
+    def _loop(self, loop: ast.For | ast.AsyncFor | ast.While, place: OpenLoop, out: int) -> None:
         """Body and `else` of a loop. Its test, at `out`, jumps to the `else`; `break` skips it."""
         self.loops.append(place)
         self.block(loop.body)
-        self.leave(loop.span, place.depth, place.head)
+        self.leave(self.span(loop), place.depth, place.head)
         self.loops.pop()
         self.depth = place.around
         self.land(out)
@@ -209,96 +222,105 @@ class ControlFlow(Assembly):
 
     # Blocks ------------------------------------------------------------------------------------------------------
 
-    def _with(self, span: Span, items: tuple[nodes.ItemNode, ...], block: nodes.WithNode) -> None:
+    def _with(self, items: Sequence[ast.withitem], block: ast.With | ast.AsyncWith) -> None:
         """`with a, b:` is `with a:` around `with b:`."""
         if not items:
             self.block(block.body)
             return
         item, *rest = items
-        slot, is_async = self.slot(), block.is_async
-        here = code_of_call(CALL, item.manager, is_async=is_async)
-        enter = self.add(EnterWith(item.span, slot, code_of(item.manager), -1, here, is_async))
+        slot, is_async = self.slot(), isinstance(block, ast.AsyncWith)
+        manager, target = self.placed(item.context_expr), item.optional_vars
+        span = manager.span.to(self.span(target)) if target else manager.span
+        here = code_of_call(CALL, manager, is_async=is_async)
+        enter = self.add(EnterWith(span, slot, code_of(manager), -1, here, is_async))
         self.depth += 1
-        if item.target:
-            self.add(Let(item.span, _assignment(item.target, ITEM, item.span)))
-        self._with(span, tuple(rest), block)
-        self.add(ExitWith(item.span))
+        if target:
+            self.add(Let(span, _assignment(target, ITEM, span)))
+        self._with(rest, block)
+        self.add(ExitWith(span))
         self.depth -= 1
         self.land(enter)
 
-    def _try(self, block: nodes.TryNode) -> None:
-        if block.final:
-            self.guarded(block.span, lambda: self._handled(block), lambda: self.block(block.final))
+    def _try(self, block: ast.Try | ast.TryStar) -> None:
+        if isinstance(block, ast.TryStar):
+            raise QueryError(
+                "no prompt, `return` or loop's `break` can stand in a `try` with `except*`",
+                span=self.span(block.handlers[0]),
+                hint="catch the group with `except`, or move the `try` into a function",
+            )
+        for handler in block.handlers[:-1]:
+            if handler.type is None:
+                span = self.span(handler)
+                word = Span(span.name, span.text, span.start, span.start + len("except"), span.first_line)
+                raise QueryError("an 'except' without a type is the last one", span=word, hint="put it last")
+        if block.finalbody:
+            self.guarded(self.span(block), lambda: self._handled(block), lambda: self.block(block.finalbody))
         else:
             self._handled(block)
 
-    def _handled(self, block: nodes.TryNode) -> None:
+    def _handled(self, block: ast.Try) -> None:
         """A `try` without its `finally`."""
-        if block.of_groups:
-            raise QueryError(
-                "no prompt, `return` or loop's `break` can stand in a `try` with `except*`",
-                span=block.handlers[0].span,
-                hint="catch the group with `except`, or move the `try` into a function",
-            )
         if not block.handlers:
             self.block(block.body)
             return
-        guard = self.add(Try(block.span, -1))
+        span = self.span(block)
+        guard = self.add(Try(span, -1))
         self.depth += 1
         self.block(block.body)
-        self.add(EndTry(block.span))
+        self.add(EndTry(span))
         self.depth -= 1
         self.block(block.orelse)
-        outs = [self.jump(block.span)]
+        outs = [self.jump(span)]
         self.land(guard)
         self.depth += 1
         for handler in block.handlers:
             outs.append(self._handler(handler))
         if block.handlers[-1].type:
-            self.add(Reraise(block.span))
+            self.add(Reraise(span))
         self.depth -= 1
         self.land(*outs)
 
-    def _handler(self, handler: nodes.HandlerNode) -> int:
+    def _handler(self, handler: ast.ExceptHandler) -> int:
         """Write a handler, and return its last op, which jumps to the end of the statement."""
-        other = None
-        if handler.type:
-            other = self.add(Except(handler.type.span, code_of_call(CALL, handler.type, handler.type), -1))
-        if handler.type and handler.name:
-            target = ast.copy_location(ast.Name(handler.name, ast.Store()), handler.type.tree.body)
-            self.add(Let(handler.span, _assignment(target, ERROR, handler.span)))
-            gone = Let(handler.span, _deletion(target, handler.span))
+        other, span = None, self.span(handler)
+        type = self.placed(handler.type) if handler.type else None
+        if type:
+            other = self.add(Except(type.span, code_of_call(CALL, type, type), -1))
+        if type and handler.name:
+            target = ast.copy_location(ast.Name(handler.name, ast.Store()), type.tree.body)
+            self.add(Let(span, _assignment(target, ERROR, span)))
+            gone = Let(span, _deletion(target, span))
             # as in Python, the name is deleted at every exit of the handler
-            self.guarded(handler.span, lambda: self.block(handler.body), lambda: self.add(gone))
+            self.guarded(span, lambda: self.block(handler.body), lambda: self.add(gone))
         else:
             self.block(handler.body)
-        end = self.add(EndExcept(handler.span, -1))
+        end = self.add(EndExcept(span, -1))
         if other is not None:
             self.land(other)
         return end
 
-    def _match(self, block: nodes.MatchNode) -> None:
+    def _match(self, block: ast.Match) -> None:
         """Python itself finds the case and binds its names; then the program jumps there."""
         cases = [
-            ast.match_case(case.pattern, case.guard.tree.body if case.guard else None, [_chosen(number, case.pattern)])
+            ast.match_case(case.pattern, case.guard, [_chosen(number, case.pattern)])
             for number, case in enumerate(block.cases)
         ]
-        subject = block.subject.tree.body
-        match = ast.copy_location(ast.Match(subject, cases), subject)
-        module = ast.Module([_chosen(-1, subject), match], [])
-        self.add(Let(block.subject.span, compiled(module, block.span)))
+        match = ast.copy_location(ast.Match(block.subject, cases), block.subject)
+        module = ast.Module([_chosen(-1, block.subject), match], [])
+        self.add(Let(self.span(block.subject), compiled(module, self.span(block))))
         outs = []
         for number, case in enumerate(block.cases):
             holds = ast.Compare(ast.Name(CASE, ast.Load()), [ast.Eq()], [ast.Constant(number)])
-            code = compiled(ast.copy_location(holds, case.pattern), case.span)
-            other = self.add(JumpIf(case.span, code, False, -1))
+            span = self.span(case.pattern)
+            other = self.add(JumpIf(span, compiled(ast.copy_location(holds, case.pattern), span), False, -1))
             self.block(case.body)
-            outs.append(self.jump(case.span))
+            outs.append(self.jump(span))
             self.land(other)
         self.land(*outs)
 
-    def jump_unless(self, test: nodes.Expression) -> int:
-        return self.add(JumpIf(test.span, code_of(test), False, -1))
+    def _jump_unless(self, test: ast.expr) -> int:
+        place = self.placed(test)
+        return self.add(JumpIf(place.span, code_of(place), False, -1))
 
 
 def _assignment(target: ast.expr, name: str, span: Span) -> CodeType:

@@ -175,7 +175,7 @@ def test_a_replay_asks_no_model_and_runs_no_python(shell: Shell) -> None:
     code = (
         "import sys\nfrom lmql_lite.apps.cli import main\n"
         "main(['replay', 'r.lqrun'])\n"
-        "loaded = {'lmql_lite.models.demo', 'lmql_lite.lang.parser', 'lmql_lite.api'} & set(sys.modules)\n"
+        "loaded = {'lmql_lite.models.demo', 'lmql_lite.lang.query', 'lmql_lite.api'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=shell.folder, capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,77 +23,66 @@ class Good:
 
 
 def outline(query: nodes.QueryNode) -> str:
-    """The tree in short lines: strings with their text decoded, Python as `ast.unparse` writes it."""
-    lines = [f"prologue {_code(code.tree)}" for code in query.prologue]
+    """The query in short lines: strings with their text decoded, Python as `ast.unparse` writes it."""
+    lines = [f"prologue {_code(statement)}" for statement in query.prologue]
     if query.decoder:
         arguments = ", ".join(f"{each.name}={_code(each.value.tree)}" for each in query.decoder.arguments)
         lines.append(f"{query.decoder.name}({arguments})")
-    lines.extend(line for statement in query.body for line in _statement(statement, ""))
-    lines.extend(
-        f"{word} {_code(clause.tree)}" for word, clause in (("from", query.model), ("where", query.where)) if clause
-    )
-    if query.distribution:
-        lines.append(f"distribution {query.distribution.name} in {_code(query.distribution.options.tree)}")
-    return "\n".join(lines) + "\n"
+    lines += _block(query, query.body, "")
+    lines += [f"{word} {_code(each.tree)}" for word, each in (("from", query.model), ("where", query.where)) if each]
+    return "\n".join([*lines, *_distribution(query.distribution)]) + "\n"
 
 
 def _code(tree: ast.AST) -> str:
-    return ast.unparse(tree).replace("\n", " | ")
+    return ast.unparse(ast.Module([tree], []) if isinstance(tree, ast.stmt) else tree).replace("\n", " | ")
 
 
-def _statement(statement: nodes.Statement, pad: str) -> list[str]:
+def _distribution(given: nodes.DistributionNode | None) -> list[str]:
+    return [f"distribution {given.name} in {_code(given.options.tree)}"] if given else []
+
+
+def _block(query: nodes.QueryNode, statements: Sequence[ast.stmt], pad: str) -> list[str]:
+    return [line for statement in statements for line in _statement(query, statement, pad)]
+
+
+def _statement(query: nodes.QueryNode, statement: ast.stmt, pad: str) -> list[str]:
+    if prompt := query.prompt(statement):
+        where = [f"where {_code(prompt.where.tree)}"] if prompt.where else []
+        return [pad + " ".join([*map(_part, prompt.parts), *where, *_distribution(prompt.distribution)])]
+    if not query.speaks(statement):
+        return [f"{pad}code {_code(statement)}"]
     match statement:
-        case nodes.PromptNode():
-            clauses = f" where {_code(statement.where.tree)}" if statement.where else ""
-            if statement.distribution:
-                clauses += (
-                    f" distribution {statement.distribution.name} in {_code(statement.distribution.options.tree)}"
-                )
-            return [pad + " ".join(_part(part) for part in statement.parts) + clauses]
-        case nodes.Code():
-            return [f"{pad}code {_code(statement.tree)}"]
-        case nodes.IfNode():
-            return [f"{pad}if {_code(statement.test.tree)}", *_suites(statement.body, statement.orelse, pad)]
-        case nodes.WhileNode():
-            return [f"{pad}while {_code(statement.test.tree)}", *_suites(statement.body, statement.orelse, pad)]
-        case nodes.ForNode():
-            word = "async for" if statement.is_async else "for"
-            head = f"{pad}{word} {_code(statement.target)} in {_code(statement.iterable.tree)}"
-            return [head, *_suites(statement.body, statement.orelse, pad)]
-        case nodes.WithNode():
-            word = "async with" if statement.is_async else "with"
-            items = ", ".join(
-                _code(item.manager.tree) + (f" as {_code(item.target)}" if item.target else "")
-                for item in statement.items
-            )
-            return [f"{pad}{word} {items}", *_suites(statement.body, (), pad)]
-        case nodes.TryNode():
-            lines = [f"{pad}try", *_suites(statement.body, (), pad)]
-            for handler in statement.handlers:
-                head = ("except*" if statement.of_groups else "except") + (
-                    f" {_code(handler.type.tree)}" if handler.type else ""
-                )
-                lines += [pad + head + (f" as {handler.name}" if handler.name else "")]
-                lines += _suites(handler.body, (), pad)
-            lines += _suites((), statement.orelse, pad)
-            return lines + ([f"{pad}finally", *_suites(statement.final, (), pad)] if statement.final else [])
-        case nodes.MatchNode():
-            lines = [f"{pad}match {_code(statement.subject.tree)}"]
-            for case in statement.cases:
-                guard = f" if {_code(case.guard.tree)}" if case.guard else ""
-                lines += [f"{pad}  case {_code(case.pattern)}{guard}", *_suites(case.body, (), pad + "  ")]
+        case ast.If(test) | ast.While(test):
+            word = "if" if isinstance(statement, ast.If) else "while"
+            return [f"{pad}{word} {_code(test)}", *_suites(query, statement.body, statement.orelse, pad)]
+        case ast.For(target, iterable) | ast.AsyncFor(target, iterable):
+            word = "async for" if isinstance(statement, ast.AsyncFor) else "for"
+            head = f"{pad}{word} {_code(target)} in {_code(iterable)}"
+            return [head, *_suites(query, statement.body, statement.orelse, pad)]
+        case ast.With(items) | ast.AsyncWith(items):
+            word = "async with" if isinstance(statement, ast.AsyncWith) else "with"
+            return [f"{pad}{word} {', '.join(map(_code, items))}", *_suites(query, statement.body, [], pad)]
+        case ast.Try(handlers=handlers) | ast.TryStar(handlers=handlers):
+            lines = [f"{pad}try", *_suites(query, statement.body, [], pad)]
+            for each in handlers:
+                head = "except*" if isinstance(statement, ast.TryStar) else "except"
+                head += (f" {_code(each.type)}" if each.type else "") + (f" as {each.name}" if each.name else "")
+                lines += [pad + head, *_suites(query, each.body, [], pad)]
+            lines += _suites(query, [], statement.orelse, pad)
+            final = [f"{pad}finally", *_suites(query, statement.finalbody, [], pad)]
+            return lines + (final if statement.finalbody else [])
+        case ast.Match(subject, cases):
+            lines = [f"{pad}match {_code(subject)}"]
+            for case in cases:
+                guard = f" if {_code(case.guard)}" if case.guard else ""
+                lines += [f"{pad}  case {_code(case.pattern)}{guard}", *_suites(query, case.body, [], pad + "  ")]
             return lines
-        case nodes.ReturnNode():
-            return [f"{pad}return {_code(statement.value.tree)}" if statement.value else f"{pad}return"]
-    return [pad + type(statement).__name__.removesuffix("Node").lower()]
+    return [pad + _code(statement)]
 
 
-def _suites(body: tuple[nodes.Statement, ...], orelse: tuple[nodes.Statement, ...], pad: str) -> list[str]:
-    lines = [line for statement in body for line in _statement(statement, pad + "  ")]
-    if orelse:
-        lines.append(f"{pad}else")
-        lines.extend(line for statement in orelse for line in _statement(statement, pad + "  "))
-    return lines
+def _suites(query: nodes.QueryNode, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt], pad: str) -> list[str]:
+    other = [f"{pad}else", *_block(query, orelse, pad + "  ")] if orelse else []
+    return [*_block(query, body, pad + "  "), *other]
 
 
 def _part(part: nodes.Part) -> str:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmql_lite.errors import QueryError
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import check
 from lmql_lite.lang.source import Source
 

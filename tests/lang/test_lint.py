@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmql_lite.lang.lint import lint, unseen
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import check
 from lmql_lite.lang.source import Source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from lmql_lite.errors import QueryError
 from lmql_lite.lang import nodes
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 
 
@@ -19,6 +20,7 @@ def every_node(node: nodes.SyntaxNode) -> Iterator[nodes.SyntaxNode]:
     yield node
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
+        value = tuple(value.values()) if isinstance(value, dict) else value
         for child in value if isinstance(value, tuple) else (value,):
             if isinstance(child, nodes.SyntaxNode):
                 yield from every_node(child)
@@ -34,12 +36,21 @@ def piece(text: str, first_line: int, node: ast.expr | ast.stmt) -> str:
     return b"\n".join(lines).decode("utf-8")
 
 
+class Promptless(ast.NodeTransformer):
+    def __init__(self, query: nodes.QueryNode) -> None:
+        self.query = query
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if self.query.prompt(node) else node
+
+
 def trees(query: nodes.QueryNode) -> Iterator[ast.AST]:
+    """All Python of a query; the statements that stand for its prompts are none."""
+    for statement in (*query.prologue, *query.body):
+        yield Promptless(query).visit(copy.deepcopy(statement))
     for node in every_node(query):
-        if isinstance(node, nodes.Expression | nodes.Code):
+        if isinstance(node, nodes.Expression):
             yield node.tree
-        elif isinstance(node, nodes.ForNode):
-            yield node.target
 
 
 def test_outline(good, outline):
@@ -59,18 +70,8 @@ def check_spans(query: nodes.QueryNode, text: str, first_line: int = 1) -> None:
         nodes.TagNode: "{",
         nodes.HoleNode: "[",
         nodes.DistributionNode: "distribution",
-        nodes.WhileNode: "while",
-        nodes.BreakNode: "break",
-        nodes.ContinueNode: "continue",
-        nodes.ReturnNode: "return",
     }
-    ends = {
-        nodes.InterpolationNode: "}",
-        nodes.TagNode: "}",
-        nodes.HoleNode: "]",
-        nodes.BreakNode: "break",
-        nodes.ContinueNode: "continue",
-    }
+    ends = {nodes.InterpolationNode: "}", nodes.TagNode: "}", nodes.HoleNode: "]"}
     for node in every_node(query):
         source = node.span.source
         assert node.span.text == text and node.span.first_line == first_line
@@ -89,15 +90,6 @@ def check_spans(query: nodes.QueryNode, text: str, first_line: int = 1) -> None:
                 assert source.replace(" ", "").startswith(f"{node.name}=")
             case nodes.DecoderNode():
                 assert source.lower().startswith(node.name)
-            case nodes.IfNode():
-                assert source.startswith(("if", "elif"))
-            case nodes.ForNode():
-                assert source.startswith(("for", "async for"))
-            case nodes.WithNode():
-                assert source.startswith(("with", "async with"))
-            case nodes.TryNode() | nodes.MatchNode() | nodes.CaseNode() | nodes.HandlerNode():
-                word = type(node).__name__.removesuffix("Node").lower().replace("handler", "except")
-                assert source.startswith(word)
             case nodes.HoleNode():
                 assert node.name in source
             case nodes.PromptNode():
@@ -123,10 +115,10 @@ def test_python_positions_are_those_of_the_file(good, first_line):
                 assert source in ("a", "b") or ast.literal_eval(f"({source})") == node.value
             elif isinstance(node, ast.stmt):
                 assert good.text.split("\n")[node.lineno - first_line].strip()
-        compiled = ast.Expression(tree) if isinstance(tree, ast.expr) else tree
-        if not isinstance(tree, ast.expr):
+        if isinstance(tree, ast.Expression) or not query.speaks(tree):
+            whole = tree if isinstance(tree, ast.Expression) else ast.Module([tree], [])
             mode = "eval" if isinstance(tree, ast.Expression) else "exec"
-            compile(compiled, "<query>", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            compile(whole, "<query>", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_every_python_expression_is_where_it_says(good):
@@ -151,12 +143,12 @@ def test_every_python_expression_is_where_it_says(good):
     ],
 )
 def test_what_needs_no_parentheses_gets_no_place_for_them(text, source):
-    (statement,) = parse(Source("q", text)).body
-    part = statement.parts[0] if isinstance(statement, nodes.PromptNode) else statement
-    expression = part.iterable if isinstance(part, nodes.ForNode) else part.value
-    assert expression.span.source == source
-    assert piece(text, 1, expression.tree.body) == source
-    compile(expression.tree, "q", "eval")
+    query = parse(Source("q", text))
+    (statement,) = query.body
+    prompt = query.prompt(statement)
+    node = prompt.parts[0].value.tree.body if prompt else getattr(statement, "iter", None) or statement.value
+    assert piece(text, 1, node) == source
+    compile(ast.Expression(node), "q", "eval")
 
 
 def test_characters_outside_the_basic_plane(good):
@@ -181,12 +173,8 @@ def test_escaped_quotes_keep_their_places():
 
 def test_a_traceback_points_into_the_query():
     query = parse(Source("joke.lq", '\n"[A]"\nx = 1\nif x:\n    "b"\n    y = missing\n', first_line=10))
-    branch = query.body[2]
-    assert isinstance(branch, nodes.IfNode)
-    code = branch.body[1]
-    assert isinstance(code, nodes.Code)
     with pytest.raises(NameError) as error:
-        exec(compile(code.tree, "joke.lq", "exec"), {})
+        exec(compile(ast.Module([query.body[2].body[1]], []), "joke.lq", "exec"), {})
     assert error.traceback[-1].lineno + 1 == 15
 
 
@@ -210,17 +198,17 @@ def test_a_traceback_points_into_the_query():
     ],
 )
 def test_text_of_a_prompt(text, said):
-    query = parse(Source("q", text))
-    prompt = query.body[0]
-    if isinstance(prompt, nodes.IfNode):
-        prompt = prompt.body[0]
-    assert isinstance(prompt, nodes.PromptNode)
+    (prompt,) = parse(Source("q", text)).prompts.values()
     assert "".join(part.text for part in prompt.parts if isinstance(part, nodes.LiteralNode)) == said
 
 
+def test_names_of_holes_are_plain_text(good):
+    assert all(type(hole.name) is str for hole in parse(Source(good.name, good.text)).holes)
+
+
 def test_an_empty_string_is_a_prompt_without_parts():
-    (prompt,) = parse(Source("q", '""')).body
-    assert isinstance(prompt, nodes.PromptNode) and prompt.parts == ()
+    (prompt,) = parse(Source("q", '""')).prompts.values()
+    assert prompt.parts == ()
 
 
 def test_a_query_may_end_without_a_line_feed(good, outline):
@@ -230,15 +218,14 @@ def test_a_query_may_end_without_a_line_feed(good, outline):
 
 
 def test_strings_side_by_side_are_a_prompt_inside_a_block_too():
-    (branch,) = parse(Source("q", 'if x: "a" ("b")')).body
-    assert isinstance(branch, nodes.IfNode)
-    (prompt,) = branch.body
-    assert isinstance(prompt, nodes.PromptNode) and len(prompt.parts) == 2
+    (prompt,) = parse(Source("q", 'if x: "a" ("b")')).prompts.values()
+    assert len(prompt.parts) == 2
 
 
 def test_warnings_of_python_stay_silent(recwarn):
-    parse(Source("q", 'x = "\\d"\ny = x is 3\n"[A: \'\\d\']"\n'))
+    query = parse(Source("q", 'x = "\\d"\ny = b"\\N", f"\\{x}"\n"[A: \'\\d\']" where REGEX(A, "\\d\\n")\n'))
     assert not recwarn
+    assert ast.literal_eval(query.body[0].value) == "\\d"
 
 
 def test_one_error_holds_all_problems():
@@ -260,10 +247,5 @@ def test_one_error_holds_all_problems():
 )
 def test_fstrings_with_their_own_quotes_inside(code):
     query = parse(Source("q", f'{code}\n"[A]"\n'))
-    assert [type(statement) for statement in query.body] == [nodes.Code, nodes.PromptNode]
-    assert query.body[0].span.source == code
-
-
-def test_names_are_plain_text_and_no_tokens_of_the_parser():
-    (prompt,) = parse(Source("q", '"[ X ][sample(n=2) Y: int]"')).body
-    assert [type(hole.name) for hole in prompt.parts] == [str, str]
+    statement, prompt = query.body
+    assert piece(query.span.text, 1, statement) == code and query.prompt(prompt)

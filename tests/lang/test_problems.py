@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.errors import QueryError
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
+from lmql_lite.program.compiler import compile
 
 
 def problems(text: str) -> list[QueryError]:
     with pytest.raises(QueryError) as caught:
-        parse(Source("q", text))
+        compile(parse(Source("q", text)))
     return list(caught.value.problems)
 
 
@@ -76,9 +77,9 @@ def test_manners(text, said):
         ('"[X]" where ' + "(" * 900 + "X" + ")" * 900, 1, 13, "this is nested too deeply"),
         ('"{' + "[" * 500 + "]" * 500 + '}"', 1, 3, "this is nested too deeply"),
         ("[" * 50_000, 1, 50_000, "'[' is never closed"),
-        ("".join(" " * i + "if x:\n" for i in range(90)) + " " * 90 + '"a"', 61, 61, "this is nested too deeply"),
-        ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y", 52, 1, "this is nested too deeply"),
-        ('if a: "x"\n' + 'elif b: "y"\n' * 400, 1, 1, "this 'if' has too many branches"),
+        ("".join(" " * i + "if x:\n" for i in range(90)) + " " * 90 + '"a"', 62, 62, "this is nested too deeply"),
+        ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y", 101, 101, "this is nested too deeply"),
+        ('if a: "x"\n' + 'elif b: "y"\n' * 400, 61, 1, "this is nested too deeply"),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str) else str(value),
 )

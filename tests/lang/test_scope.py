@@ -6,7 +6,7 @@ import pytest
 
 from lmql_lite.errors import QueryError
 from lmql_lite.lang.keywords import CONSTRAINTS
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.lang.source import Source
 

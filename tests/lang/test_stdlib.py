@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.lang import nodes
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
@@ -43,14 +42,8 @@ def test_a_module_is_a_query_without_prompts(path):
     if _says_something(whole.body[1:]):
         pytest.skip("a string that stands alone is a prompt")
     text = "# before\n" + text + "\nargmax\n'x'\n"
-    query = parse(Source(path.name, text))
-    codes = list(query.prologue)
     expected = ast.parse(text.removesuffix("\nargmax\n'x'\n"))
-    statements = [statement for code in codes for statement in code.tree.body]
     # `include_attributes`: every line and column is the one that Python itself finds.
-    assert [ast.dump(node, include_attributes=True) for node in statements] == [
+    assert [ast.dump(node, include_attributes=True) for node in parse(Source(path.name, text)).prologue] == [
         ast.dump(node, include_attributes=True) for node in expected.body
     ]
-    for code in codes:
-        assert isinstance(code, nodes.Code)
-        assert code.span.source == code.span.source.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile
 from lmql_lite.program.ops import EndFinally, Hole, Leave, Next, Return

@@ -350,7 +350,7 @@ def test_mistakes_are_found_when_the_query_is_compiled(source: str, where: str, 
 def test_a_plain_type_loads_nothing() -> None:
     code = """
 import sys
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile
 query = parse(Source("q.lq", '"[X: int] [Y: date] [Z: Literal[1, 2]]" where X < 5'))

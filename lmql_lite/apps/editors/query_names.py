@@ -12,8 +12,8 @@ from lmql_lite.apps.examination import Examination
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.lang.names import Names, every_node, every_statement, values
-from lmql_lite.lang.python_reader import PythonReader
+from lmql_lite.lang.names import Names, every_node, values
+from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.scope import python_of
 from lmql_lite.lang.source import Problems
 from lmql_lite.options import DECODERS as DECODER_ROWS
@@ -57,16 +57,15 @@ def hole_places(found: Examination) -> list[NamePlace]:
 
 def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) -> Iterator[NamePlace]:
     python = PythonReader(found.source, Problems())
-    trees: list[ast.AST] = []
+    trees: list[ast.AST] = [*tree.body]
     distributions = [tree.distribution] if tree.distribution else []
-    for statement in every_statement(tree.body):
-        trees += python_of(statement)
-        if isinstance(statement, nodes.PromptNode):
-            for part in statement.parts:
-                if isinstance(part, nodes.HoleNode) and (span := _name_in(part)):
-                    yield NamePlace(part.name, span, "definition")
-            trees += [statement.where.tree] if statement.where else []
-            distributions += [statement.distribution] if statement.distribution else []
+    for prompt in tree.prompts.values():
+        trees += python_of(prompt)
+        trees += [prompt.where.tree] if prompt.where else []
+        distributions += [prompt.distribution] if prompt.distribution else []
+    for hole in tree.holes:
+        if span := _name_in(hole):
+            yield NamePlace(hole.name, span, "definition")
     trees += [tree.where.tree] if tree.where else []
     trees += [tree.distribution.options.tree] if tree.distribution else []
     for each in distributions:
@@ -145,10 +144,8 @@ def meaning(found: Examination, offset: int) -> str | None:
 
 
 def _hole(tree: nodes.QueryNode, name: str) -> str:
-    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
-    holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode) and part.name == name]
-    lines = [f"`{hole.span.source}`, a hole that the model fills." for hole in holes]
-    wheres = [where for where in [*(each.where for each in prompts), tree.where] if where]
+    lines = [f"`{hole.span.source}`, a hole that the model fills." for hole in tree.holes if hole.name == name]
+    wheres = [where for where in [*(each.where for each in tree.prompts.values()), tree.where] if where]
     for where in wheres:
         body = where.tree.body
         parts = body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]
@@ -158,9 +155,7 @@ def _hole(tree: nodes.QueryNode, name: str) -> str:
 
 def _header_word(tree: nodes.QueryNode, word: Span) -> str | None:
     """Help for a decoder or an option, in the header of the query or of a hole."""
-    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
-    holes = [part for each in prompts for part in each.parts if isinstance(part, nodes.HoleNode)]
-    calls = [each.span for each in (tree.decoder, *(hole.call for hole in holes)) if each]
+    calls = [each.span for each in (tree.decoder, *(hole.call for hole in tree.holes)) if each]
     if not any(call.start <= word.start < call.end for call in calls):
         return None
     if word.source in DECODERS:
@@ -172,6 +167,6 @@ def _header_word(tree: nodes.QueryNode, word: Span) -> str | None:
 
 
 def _is_prompt_text(tree: nodes.QueryNode, offset: int) -> bool:
-    prompts = [each for each in every_statement(tree.body) if isinstance(each, nodes.PromptNode)]
-    literals = [part.span for each in prompts for part in each.parts if isinstance(part, nodes.LiteralNode)]
+    parts = [part for prompt in tree.prompts.values() for part in prompt.parts]
+    literals = [part.span for part in parts if isinstance(part, nodes.LiteralNode)]
     return any(span.start <= offset < span.end for span in literals)

@@ -11,7 +11,7 @@ from lmql_lite.apps.examination import examined
 from lmql_lite.apps.plan_view import plan_lines, plan_object
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import LmqlLiteError
-from lmql_lite.lang.parser import parse
+from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.plain import plain
 from lmql_lite.program.compiler import compile as compile_program

@@ -18,14 +18,13 @@ import inspect
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lmql_lite.engine.tools.call_text import COMPLETE
 from lmql_lite.errors import InputError, did_you_mean
-from lmql_lite.lang.parser import QUIET
+from lmql_lite.lang.python import parsed
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -245,9 +244,7 @@ def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:
     """
     text = f"call({arguments})"
     try:
-        with QUIET, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            call = ast.parse(text, mode="eval").body
+        call = parsed(text, "<call>", "eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,13 +31,10 @@ LEXEME = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+OPENING = re.compile(r"(?i:(br|rb|fr|rf|[rbuf]|))(\"\"\"|'''|\"|')")
+
 NESTED = sys.version_info >= (3, 12)
 """True if the code in the braces of an f-string may hold the very quotes that surround it."""
-
-DEEPEST = 20
-"""Levels of nested f-strings."""
-
-OPENING = re.compile(r"(?i:(br|rb|fr|rf|[rbuf]|))(\"\"\"|'''|\"|')")
 
 PLAIN_REST = {
     '"': re.compile(r'[^"\\\r\n]*(?:\\(?:\r\n|.)[^"\\\r\n]*)*"', re.DOTALL),
@@ -70,6 +69,9 @@ class Lexeme(NamedTuple):
     """Open brackets around it. A bracket itself counts as outside."""
 
 
+Lexemes = Sequence[Lexeme]
+
+
 def ends_operand(lexeme: Lexeme) -> bool:
     """True if an expression may be complete after this lexeme."""
     if lexeme.kind == "name":
@@ -77,39 +79,21 @@ def ends_operand(lexeme: Lexeme) -> bool:
     return lexeme.kind in ("number", "string") or lexeme.text in (")", "]", "}", "...")
 
 
-def begins_operand(lexeme: Lexeme) -> bool:
-    """True if an operand begins here: a number, a string or a name."""
-    return lexeme.kind in ("number", "string") or (lexeme.kind == "name" and lexeme.text not in INFIX_WORDS)
-
-
 def are_apart(left: Lexeme, right: Lexeme) -> bool:
     """True if these are two operands without an operator between them; a string goes on with a string."""
-    return ends_operand(left) and begins_operand(right) and not left.kind == right.kind == "string"
+    begins = right.kind in ("number", "string") or (right.kind == "name" and right.text not in INFIX_WORDS)
+    return begins and ends_operand(left) and not left.kind == right.kind == "string"
 
 
-class Indent(NamedTuple):
-    """Width of a line's indentation, counted twice (tab stops of 8 and of 1) as Python does to find mixtures."""
-
-    columns: int = 0
-    characters: int = 0
-
-    @staticmethod
-    def of(space: str) -> Indent:
-        if "\t" not in space and "\f" not in space:
-            return Indent(len(space), len(space))
-        columns = characters = 0
-        for character in space:
-            if character == "\f":
-                columns = characters = 0
-                continue
-            columns = (columns // TAB_COLUMNS + 1) * TAB_COLUMNS if character == "\t" else columns + 1
-            characters += 1
-        return Indent(columns, characters)
-
-    def mixes_with(self, other: Indent) -> bool:
-        by_columns = (self.columns > other.columns) - (self.columns < other.columns)
-        by_characters = (self.characters > other.characters) - (self.characters < other.characters)
-        return by_columns != by_characters
+def columns_of(space: str) -> int:
+    """Width of an indentation, with tab stops of 8 as in Python."""
+    columns = 0
+    for character in space:
+        if character == "\t":
+            columns = (columns // TAB_COLUMNS + 1) * TAB_COLUMNS
+        else:
+            columns = 0 if character == "\f" else columns + 1
+    return columns
 
 
 @dataclass(slots=True)
@@ -117,9 +101,10 @@ class LogicalLine:
     """A logical line: it may run over several lines of the file. `begin` is where its indentation starts."""
 
     begin: int
-    indent: Indent
+    columns: int
+    """Width of its indentation."""
     lexemes: list[Lexeme] = field(default_factory=list)
-    broken: bool = False
+    is_broken: bool = False
 
     @property
     def start(self) -> int:
@@ -128,6 +113,11 @@ class LogicalLine:
     @property
     def end(self) -> int:
         return self.lexemes[-1].end
+
+
+def line_at(lines: Sequence[LogicalLine], offset: int) -> LogicalLine:
+    """The logical line at this offset, or the last one before it."""
+    return lines[max(bisect_right(lines, offset, key=lambda line: line.begin) - 1, 0)]
 
 
 class _Opener(NamedTuple):
@@ -149,10 +139,8 @@ class Scanner:
         lines: list[LogicalLine] = []
         while self.position < size and not self.problems.enough:
             begin = self.position
-            indent = LINE_INDENT.match(text, begin)
-            assert indent is not None
-            self.position = indent.end()
-            line = LogicalLine(begin, Indent.of(indent.group()))
+            self.position = _indent_end(text, begin)
+            line = LogicalLine(begin, columns_of(text[begin : self.position]))
             self._logical_line(line)
             if line.lexemes:
                 lines.append(line)
@@ -177,11 +165,9 @@ class Scanner:
                 fresh = True
                 continue
             if kind == "string":
-                opening = OPENING.match(text, start)
-                assert opening is not None
-                end = string_end(text, opening)
+                end = string_end(text, start)
                 if end is None:
-                    self._unclosed_string(line, start, opening[2], bool(openers))
+                    self._unclosed_string(line, start, bool(openers))
                     return
                 position = end
             lexeme = Lexeme(kind, text[start:position], start, position, len(openers))
@@ -196,12 +182,11 @@ class Scanner:
                 if lexeme.text in CLOSER_OF:
                     openers.append(_Opener(lexeme, doubt=False))
                 elif lexeme.text in OPENER_OF:
-                    if openers and openers[-1].lexeme.text == OPENER_OF[lexeme.text]:
-                        openers.pop()
-                        lexeme = Lexeme(kind, lexeme.text, start, position, len(openers))
-                    else:
+                    if not openers or openers[-1].lexeme.text != OPENER_OF[lexeme.text]:
                         self._wrong_closer(line, lexeme, openers)
                         return
+                    openers.pop()
+                    lexeme = lexeme._replace(depth=len(openers))
             lexemes.append(lexeme)
         if openers:
             self._unclosed_bracket(line, openers[-1].lexeme)
@@ -210,27 +195,25 @@ class Scanner:
 
     # Mistakes ----------------------------------------------------------------------------------------------------
 
-    def _unclosed_string(self, line: LogicalLine, start: int, quote: str, inside_brackets: bool) -> None:
-        span_end = self._physical_end(start)
-        line.lexemes.append(Lexeme("string", self.source.text[start:span_end], start, span_end, 0))
-        line.broken = True
+    def _unclosed_string(self, line: LogicalLine, start: int, inside_brackets: bool) -> None:
+        opening = OPENING.match(self.source.text, start)
+        assert opening is not None
+        quote, end = opening[2], self._next_line(start)
+        line.lexemes.append(Lexeme("string", self.source.text[start:end].rstrip("\r\n"), start, end, 0))
+        line.is_broken = True
         if len(quote) == 3:
             hint = f"end it with {quote}"
             self.position = len(self.source.text)
         else:
             hint = f"end it with {quote} on the same line, or write {quote * 3} around a text of several lines"
-            self.position = self._resume(line, start) if inside_brackets else self._next_line(span_end)
-        opened = self.source.text.index(quote, start)
-        self.problems.add("this string is never closed", self.source.span(start, opened + len(quote)), hint)
+            self.position = self._resume(line, start) if inside_brackets else end
+        self.problems.add("this string is never closed", self.source.span(start, opening.end()), hint)
 
     def _unclosed_bracket(self, line: LogicalLine, opener: Lexeme) -> None:
+        span = self.source.span(opener.start, opener.end)
         closer = CLOSER_OF[opener.text]
-        self.problems.add(
-            f"'{opener.text}' is never closed",
-            self.source.span(opener.start, opener.end),
-            f"add the missing '{closer}'",
-        )
-        line.broken = True
+        self.problems.add(f"'{opener.text}' is never closed", span, f"add the missing '{closer}'")
+        line.is_broken = True
         self.position = self._resume(line, opener.start)
         line.lexemes[:] = [lexeme for lexeme in line.lexemes if lexeme.end <= self.position]
 
@@ -245,103 +228,90 @@ class Scanner:
             opener = openers[-1].lexeme
             where = self.source.span(opener.start, opener.end)
             place = "" if where.line == span.line else f" in line {where.line}"
-            self.problems.add(
-                f"'{closer.text}' does not close the '{opener.text}'{place}", span, f"'{CLOSER_OF[opener.text]}' would"
-            )
-        line.broken = True
+            sentence = f"'{closer.text}' does not close the '{opener.text}'{place}"
+            self.problems.add(sentence, span, f"'{CLOSER_OF[opener.text]}' would")
+        line.is_broken = True
         line.lexemes.append(closer._replace(depth=0))
         self.position = self._resume(line, closer.start)
 
-    def _physical_end(self, position: int) -> int:
-        end = self.source.text.find("\n", position)
-        end = len(self.source.text) if end < 0 else end
-        return end - 1 if end > position and self.source.text[end - 1] == "\r" else end
-
     def _next_line(self, position: int) -> int:
-        end = self.source.text.find("\n", position)
-        return len(self.source.text) if end < 0 else end + 1
+        return self.source.text.find("\n", position) + 1 or len(self.source.text)
 
     def _resume(self, line: LogicalLine, position: int) -> int:
         """The first line after `position` that is not deeper than the broken one, nor only closes its brackets."""
+        text = self.source.text
         position = self._next_line(position)
-        while position < len(self.source.text):
-            match = LINE_INDENT.match(self.source.text, position)
-            assert match is not None
-            first = self.source.text[match.end() : match.end() + 1]
-            if first and first not in "\r\n#)]}" and Indent.of(match.group()).columns <= line.indent.columns:
+        while position < len(text):
+            start = _indent_end(text, position)
+            if text[start : start + 1] not in "\r\n#)]}" and columns_of(text[position:start]) <= line.columns:
                 return position
             position = self._next_line(position)
         return position
 
 
+def _indent_end(text: str, position: int) -> int:
+    match = LINE_INDENT.match(text, position)
+    assert match is not None
+    return match.end()
+
+
 # The end of a string -------------------------------------------------------------------------------------------------
 
 
-def string_end(text: str, opening: re.Match[str]) -> int | None:
-    """Place after the closing quote of the string literal that begins with this match of OPENING."""
+def string_end(text: str, start: int) -> int | None:
+    """Place after the closing quote of the string literal that begins here."""
+    opening = OPENING.match(text, start)
+    assert opening is not None
     prefix, quote = opening.groups()
     if NESTED and "f" in prefix.lower():
-        return _fstring_end(text, opening.end(), quote, 0)
+        return _fstring_end(text, opening.end(), quote)
     rest = PLAIN_REST[quote].match(text, opening.end())
     return rest.end() if rest else None
 
 
-def _fstring_end(text: str, position: int, quote: str, depth: int) -> int | None:
-    at: int | None = position
-    while at is not None and at < len(text) and depth < DEEPEST:
-        if text.startswith(quote, at):
-            return at + len(quote)
-        character = text[at]
-        if text.startswith("\\N{", at):
-            at = text.find("}", at) + 1 or None
-        elif character == "\\" and text[at + 1 : at + 2] not in ("{", "}"):
-            at += 3 if text.startswith("\r\n", at + 1) else 2
-        elif text.startswith("{{", at):
-            at += 2
-        elif character == "{":
-            at = _field_end(text, at + 1, quote, depth)
-        elif character in "\r\n" and len(quote) == 1:
-            return None
-        else:
-            at += 1
-    return None
-
-
-def _field_end(text: str, position: int, quote: str, depth: int) -> int | None:
-    """Place after the brace that closes the code, or its format, at `position`."""
-    brackets = 0
-    at: int | None = position
-    while at is not None and at < len(text):
-        character = text[at]
-        if opening := OPENING.match(text, at):
-            if "f" in opening[1].lower():
-                at = _fstring_end(text, opening.end(), opening[2], depth + 1)
+def _fstring_end(text: str, at: int, quote: str) -> int | None:
+    """Place after the closing quote of an f-string with code in braces, whose strings may hold the same quotes."""
+    open_ = [quote]  # quotes around text, "{" around code, ":" around a format, brackets in code
+    while at < len(text):
+        inner, character = open_[-1], text[at]
+        if inner == ":" or inner in PLAIN_REST:
+            if text.startswith("\\N{", at):
+                at = text.find("}", at) + 1 or len(text)
+            elif character == "\\" and text[at + 1 : at + 2] not in ("{", "}"):
+                at += 3 if text.startswith("\r\n", at + 1) else 2
+            elif inner in PLAIN_REST and text.startswith(inner, at):
+                at += len(open_.pop())
+                if not open_:
+                    return at
+            elif inner in PLAIN_REST and text.startswith("{{", at):
+                at += 2
+            elif character in "\r\n" and len(next(each for each in reversed(open_) if each in PLAIN_REST)) == 1:
+                return None
             else:
-                at = string_end(text, opening)
-            continue
-        if character == "}" and brackets == 0:
-            return at + 1
-        if character == ":" and brackets == 0:
-            return _format_end(text, at + 1, quote, depth)
-        if character == "#":
-            at = text.find("\n", at) + 1 or None
-            continue
-        brackets += (character in "([{") - (character in ")]}")
-        if brackets < 0:
-            return None
-        at += 1
-    return None
-
-
-def _format_end(text: str, position: int, quote: str, depth: int) -> int | None:
-    at: int | None = position
-    while at is not None and at < len(text) and depth < DEEPEST:
-        if text[at] == "}":
-            return at + 1
-        if text[at] == "{":
-            at = _field_end(text, at + 1, quote, depth + 1)
-        elif text.startswith(quote, at):
-            return None
+                if character == "{":
+                    open_.append("{")
+                elif character == "}" and inner == ":":
+                    del open_[-2:]
+                at += 1
+        elif opening := OPENING.match(text, at):
+            if "f" in opening[1].lower():
+                open_.append(opening[2])
+                at = opening.end()
+            else:
+                end = string_end(text, at)
+                if end is None:
+                    return None
+                at = end
+        elif character == "#":
+            at = text.find("\n", at) + 1 or len(text)
         else:
+            if character in CLOSER_OF:
+                open_.append(character)
+            elif character == CLOSER_OF[inner]:
+                open_.pop()
+            elif character in OPENER_OF:
+                return None
+            elif character == ":" and inner == "{" and open_[-2] in (*PLAIN_REST, ":"):
+                open_.append(":")
             at += 1
     return None

@@ -1,0 +1,338 @@
+"""The Python inside a query: pieces of the source to `ast` trees whose positions are those of the file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from lmql_lite.errors import Span
+from lmql_lite.lang.lines import LEXEME, LINE_INDENT, LogicalLine, columns_of, line_at, string_end
+from lmql_lite.lang.nodes import ArgumentNode, Expression
+from lmql_lite.lang.sentences import Mistake, lowered, mistake, statement_mistake
+from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.terminals import NoPython
+
+DEEPEST = 200
+"""Levels of nesting in one tree. A little deeper, Python itself crashes."""
+
+DEEPEST_BLOCK = 60
+"""Levels of nested statements, of which each `elif` is one. Python allows 100."""
+
+UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
+"""Exceptions that Python raises on text it cannot parse."""
+
+TOO_DEEP = Mistake(0, 0, "this is nested too deeply", "split it into several statements")
+
+PAREN, SUITE, CALL = "(", "if 1:\n", "f"
+
+ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
+ESCAPES = frozenset("\r\n\\'\"abfnrtvx01234567NuU")
+UNUSUAL = (*map(chr, range(1, 9)), *map(chr, range(14, 32)), "\x7f")
+NOT_A_BREAK = re.compile(r"[^\r\n]")
+
+
+class SpelledCode(NamedTuple):
+    """Code whose characters are not those of the source, because quotes in it had to be escaped there."""
+
+    code: str
+    offsets: list[int]
+    """Place in the source of each character, and of the end."""
+
+
+class PythonReader:
+    """Reader of extents of one source. If Python refuses one, it reports a problem and returns None."""
+
+    def __init__(self, source: Source, problems: Problems) -> None:
+        self.source = source
+        self.text = source.text
+        self.problems = problems
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        widths = accumulate((len(character.encode()) for character in self.text), initial=0)
+        self._bytes: Sequence[int] = range(len(self.text) + 1) if self.text.isascii() else [*widths]
+        """UTF-8 bytes before each character, in which Python counts columns."""
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def expression(self, start: int, end: int, spelling: SpelledCode | None = None) -> Expression | None:
+        code = spelling.code if spelling else self.text[start:end]
+        lines, columns = (0, -len(PAREN)) if spelling else self._shift(start, len(PAREN))
+        try:
+            # The line break ends a comment, so that the parenthesis is not part of it.
+            tree: ast.Expression = parsed(f"{PAREN}{code}\n)", self.source.name, "eval")
+            if tree.body.lineno == 1 and tree.body.col_offset < len(PAREN):
+                _take_out(tree.body, code)
+            if _place(tree, lines, columns):
+                raise RecursionError
+        except UNREADABLE as error:
+            self._report(error, start, end, code, spelling)
+            return None
+        if spelling:
+            self._place_spelled(tree, spelling)
+        return Expression(self.source.span(start, end), tree)
+
+    def arguments(self, start: int, end: int) -> tuple[ArgumentNode, ...]:
+        """`(n=2, temperature=0.8)` of a decoder header, parentheses included."""
+        code = self.text[start:end]
+        try:
+            call = parsed(f"{CALL}{code}", self.source.name, "eval").body
+            if _place(call, *self._shift(start, len(CALL))):
+                raise RecursionError
+        except UNREADABLE as error:
+            self._report(error, start, end, code)
+            return ()
+        hint = "write name=value, for example n=2"
+        for value in call.args:
+            self.problems.add("a decoder takes named arguments only", self.span(value), hint)
+        arguments: list[ArgumentNode] = []
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                self.problems.add("a decoder takes no ** arguments", self.span(keyword), hint)
+                continue
+            if any(argument.name == keyword.arg for argument in arguments):
+                self.problems.add(f"'{keyword.arg}' is given twice", self.span(keyword), "keep one of them")
+            given = Expression(self.span(keyword.value), ast.Expression(keyword.value))
+            arguments.append(ArgumentNode(self.span(keyword), keyword.arg, given))
+        return tuple(arguments)
+
+    def statements(
+        self, start: int, end: int, regions: Sequence[NoPython], lines: list[LogicalLine], *, is_whole: bool = True
+    ) -> list[ast.stmt]:
+        """Statements of an extent and its logical lines, in which regions that are no Python are blank. A prompt is a
+        `0` at its place. Unless it is whole, its end is no mistake."""
+        sound = next((at for at, line in enumerate(lines) if line.is_broken), len(lines))
+        is_whole, lines = is_whole and sound == len(lines), lines[:sound]
+        while lines and not is_whole and (lines[-1].lexemes[0].text == "@" or lines[-1].lexemes[-1].text == ":"):
+            lines = lines[:-1]  # what it begins is not there
+        if not lines:
+            return []
+        end = end if is_whole else lines[-1].end
+        code = blanked(self.text, start, end, regions)
+        if code.isspace():
+            return []
+        is_inside = start > lines[0].begin  # on the line of a header
+        prefix = SUITE if lines[0].columns and not is_inside else ""
+        start += len(code) - len(code.lstrip(" \t\f")) if is_inside else 0
+        code = code.lstrip(" \t\f") if is_inside else code
+        shift, columns = self._shift(start, 0)
+        try:
+            tree: ast.Module = parsed(prefix + code, self.source.name, "exec")
+            deep = _place(tree, shift - bool(prefix), columns, 1 + bool(prefix))
+        except (RecursionError, MemoryError, OverflowError):
+            longest = max(lines, key=lambda line: len(line.lexemes))
+            self._add(TOO_DEEP, longest.start, longest.end)
+            return []
+        except (SyntaxError, ValueError) as error:
+            above = self._report_statement(error, f"{prefix}{code}", shift - bool(prefix), columns, lines, is_whole)
+            if above:  # a character that Python cannot read, further down, hides what is wrong there
+                self.statements(start, above[-1].end, regions, above, is_whole=False)
+            return []
+        if deep:
+            place = line_at(lines, self._offset(deep.lineno, deep.col_offset))
+            self._add(TOO_DEEP, place.start, place.end)
+        inside = tree.body[0] if prefix else None
+        return [*inside.body, *tree.body[1:]] if isinstance(inside, ast.If) else tree.body
+
+    # Places ------------------------------------------------------------------------------------------------------
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword | ast.excepthandler | ast.pattern) -> Span:
+        """The place of a node of a tree that was read here."""
+        return self.source.span(
+            self._offset(node.lineno, node.col_offset),
+            self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset),
+        )
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset as Python has them."""
+        lines, column = self._shift(offset, 0)
+        return lines + 1, column
+
+    def indent(self, offset: int) -> int:
+        """Columns of the indentation of the line with this offset."""
+        start = self._line_starts[bisect_right(self._line_starts, offset) - 1]
+        space = LINE_INDENT.match(self.text, start, offset)
+        return columns_of(space.group()) if space else 0
+
+    def _offset(self, lineno: int, column: int) -> int:
+        start = self._line_starts[min(lineno - self.source.first_line, len(self._line_starts) - 1)]
+        return min(bisect_left(self._bytes, self._bytes[start] + column), len(self.text))
+
+    def _shift(self, start: int, wrapped: int) -> tuple[int, int]:
+        """Offset of the lines of a piece that starts here, and of the columns of its first line."""
+        line = bisect_right(self._line_starts, start) - 1
+        column = self._bytes[start] - self._bytes[self._line_starts[line]]
+        return line + self.source.first_line - 1, column - wrapped
+
+    def _place_spelled(self, tree: ast.AST, spelling: SpelledCode) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.expr, ast.keyword, ast.arg)):
+                begin = spelling.offsets[_character(spelling.code, node.lineno, node.col_offset)]
+                end = _character(spelling.code, node.end_lineno or 1, node.end_col_offset or 0)
+                node.lineno, node.col_offset = self.position(begin)
+                node.end_lineno, node.end_col_offset = self.position(spelling.offsets[end])
+
+    # Problems ----------------------------------------------------------------------------------------------------
+
+    def _add(self, found: Mistake, start: int, end: int) -> None:
+        self.problems.add(found.sentence, self.source.span(start, end), found.hint)
+
+    def _report(self, error: Exception, start: int, end: int, code: str, spelling: SpelledCode | None = None) -> None:
+        """Report why Python cannot read an expression. It begins after one character in what Python was given."""
+        if isinstance(error, (RecursionError, MemoryError, OverflowError)) or "too many" in str(error):
+            self._add(TOO_DEEP, start, end)
+            return
+        if not isinstance(error, SyntaxError):
+            self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), start, end)
+            return
+        lines = f"{PAREN}{code}".split("\n")
+        first = max(_offset_in(lines, error.lineno or 1, error.offset or 1) - len(PAREN), 0)
+        last = _offset_in(lines, error.end_lineno or 1, error.end_offset or 1) - len(PAREN)
+        found = mistake(error.msg, code, first, last)
+        if spelling:
+            self._add(found, spelling.offsets[found.start], spelling.offsets[found.end])
+        else:
+            self._add(found, start + found.start, start + found.end)
+
+    def _report_statement(
+        self, error: Exception, code: str, shift: int, columns: int, lines: list[LogicalLine], is_whole: bool
+    ) -> list[LogicalLine]:
+        """Report why Python cannot read statements, and return the lines above the mistake."""
+        if not isinstance(error, SyntaxError):
+            self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), lines[0].start, lines[0].end)
+            return []
+        rows = code.split("\n")
+        first = self._offset_of(rows, error.lineno or 1, error.offset or 1, shift, columns)
+        last = self._offset_of(rows, error.end_lineno or 1, error.end_offset or 1, shift, columns)
+        if not is_whole and first >= lines[-1].end:
+            return []
+        line = line_at(lines, first)
+        start, above = line.start, lines[: lines.index(line) + 1]
+        if "too many" in error.msg:
+            self._add(TOO_DEEP, start, line.end)
+        elif found := statement_mistake(error.msg, above, first):
+            self._add(found, found.start, found.end)
+        else:
+            found = mistake(error.msg, self.text[start : line.end], max(first - start, 0), last - start)
+            self._add(found, start + found.start, start + found.end)
+        return above[:-1]
+
+    def _offset_of(self, rows: list[str], lineno: int, offset: int, shift: int, columns: int) -> int:
+        """Place in the source of a line and a column of blanked code, counted from 1 as Python's errors do."""
+        if lineno > len(rows):
+            return len(self.text)
+        column = len(rows[lineno - 1][: max(offset - 1, 0)].encode("utf-8"))
+        return self._offset(max(lineno + shift, self.source.first_line), column + (columns if lineno == 1 else 0))
+
+
+def blanked(text: str, start: int, end: int, regions: Sequence[NoPython]) -> str:
+    """The text of an extent, as long in UTF-8, with spaces for its regions and a `0` for each prompt."""
+    pieces: list[str] = []
+    at = start
+    for region in regions:
+        if at <= region.start < end:
+            blank = _blank(text[region.start : region.end])
+            if region.is_prompt:
+                blank = f"({blank[1:-1].replace(' ', '0', 1)})" if "\n" in blank else f"0{blank[1:]}"
+            pieces += [text[at : region.start], blank]
+            at = region.end
+    return "".join([*pieces, text[at:end]])
+
+
+def _blank(text: str) -> str:
+    if not text.isascii():
+        text = "".join(character if character.isascii() else " " * len(character.encode()) for character in text)
+    return NOT_A_BREAK.sub(" ", text)
+
+
+def parsed(code: str, name: str, mode: str) -> Any:
+    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character."""
+    odd = _odd_escapes(code) if "\\" in code else []
+    for stands_for in UNUSUAL if odd else ():
+        characters = list(code)
+        for at in odd:
+            characters[at] = stands_for
+        tree = ast.parse("".join(characters), name, mode)
+        strings = [each for each in ast.walk(tree) if isinstance(each, ast.Constant) and stands_for in _text(each)]
+        if sum(_text(each).count(stands_for) for each in strings) == len(odd):  # no escape means this character
+            for each in strings:
+                text = _text(each).replace(stands_for, "\\")
+                each.value = text if isinstance(each.value, str) else text.encode("latin-1")
+            return tree
+    return ast.parse(code, name, mode)
+
+
+def _text(node: ast.Constant) -> str:
+    if isinstance(node.value, bytes):
+        return node.value.decode("latin-1")
+    return node.value if isinstance(node.value, str) else ""
+
+
+def _odd_escapes(code: str) -> list[int]:
+    """Places of the backslashes in strings that begin no escape."""
+    found: list[int] = []
+    at = 0
+    while match := LEXEME.match(code, at):
+        start, at = at, match.end()
+        if match.lastgroup == "string":
+            at = string_end(code, start) or at
+            if "r" not in match.group().lower():
+                escapes = ESCAPES - set("NuU") if "b" in match.group().lower() else ESCAPES
+                found += [each.start() for each in ESCAPE.finditer(code, start, at) if each[1][0] not in escapes]
+    return found
+
+
+def _place(tree: ast.AST, lines: int, columns: int, first: int = 1) -> Any:
+    """Move a tree to its place in the file, the columns of its line `first` too. Returns its first node that is too
+    deep for later passes, None if there is none."""
+    level: list[Any] = [tree]
+    depth, deep = 0, None
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for node in level:
+            values = node.__dict__
+            for name in node._fields:
+                value = values.get(name)
+                if isinstance(value, ast.AST):
+                    below.append(value)
+                elif isinstance(value, list):
+                    below.extend(child for child in value if isinstance(child, ast.AST))
+            if "lineno" not in values:
+                continue
+            if columns and values["lineno"] == first:
+                values["col_offset"] += columns
+            if columns and values["end_lineno"] == first:
+                values["end_col_offset"] += columns
+            if lines:
+                values["lineno"] += lines
+                values["end_lineno"] += lines
+            if deep is None and (depth > DEEPEST or (depth > DEEPEST_BLOCK + 2 and isinstance(node, ast.stmt))):
+                deep = node
+        level = below
+    return deep
+
+
+def _take_out(node: ast.expr, code: str) -> None:
+    """Take the added parentheses out of the place of `a, b` and of `a for a in b`, which count them as their own."""
+    before, _, last = f"{PAREN}{code}".rpartition("\n")
+    node.col_offset = len(PAREN)
+    node.end_lineno = before.count("\n") + 1 + bool(before)
+    node.end_col_offset = len(last.encode("utf-8"))
+
+
+def _character(code: str, lineno: int, column: int) -> int:
+    """Index of the character at a line and a column counted in UTF-8 bytes."""
+    lines = code.split("\n")
+    before = sum(len(line) + 1 for line in lines[: lineno - 1])
+    inside = len(lines[lineno - 1].encode("utf-8")[: max(column, 0)].decode("utf-8", "ignore"))
+    return min(before + inside, len(code))
+
+
+def _offset_in(lines: list[str], lineno: int, offset: int) -> int:
+    """Characters before a line and a column counted from 1. A line that is not there is the end."""
+    if lineno > len(lines):
+        return sum(len(line) + 1 for line in lines) - 1
+    return sum(len(line) + 1 for line in lines[: lineno - 1]) + min(max(offset, 1) - 1, len(lines[lineno - 1]))

@@ -1,0 +1,284 @@
+"""From the text of a query to its nodes: Lark reads the frame, Python's `ast` the body, `prompt.lark` the prompts."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lmql_lite.errors import QueryError
+from lmql_lite.lang import nodes
+from lmql_lite.lang.grammar import Misfit, grammar
+from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
+from lmql_lite.lang.lines import LogicalLine, Scanner
+from lmql_lite.lang.names import every_statement, identifier
+from lmql_lite.lang.prompt import PROMPTING, prompt_parts
+from lmql_lite.lang.python import PythonReader
+from lmql_lite.lang.sentences import simple_mistake
+from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.terminals import Lexer, NoPython, Terminal, find_header
+from lmql_lite.options import NEAREST
+
+UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
+ODD = {
+    "\0": ("the text holds a NUL character", "remove it"),
+    "\r": ("a line ends in a lone carriage return", "end lines with a line feed"),
+}
+SURROGATE = ("the text holds half of a character (a lone surrogate)", "save the text as UTF-8")
+HINT = 'write a prompt, for example "Say hello:[GREETING]"'
+
+Tree = Any
+"""A tree of Lark, whose leaves are terminals."""
+
+Given = nodes.Expression | nodes.DistributionNode
+
+
+def parse(source: Source) -> nodes.QueryNode:
+    """Nodes of a query. Raises one QueryError with all problems inside prompts and clauses, and the first one of the
+    structure; names are left to `scope.check`."""
+    if odd := UNTEXT.search(source.text):
+        message, hint = ODD.get(odd.group(), SURROGATE)
+        raise QueryError(message, span=source.span(odd.start(), odd.end()), hint=hint)
+    problems, structure = Problems(), Problems()
+    lines = Scanner(source, structure).lines()
+    if not lines:
+        message = "there is nothing but comments" if source.text.strip() else "the file is empty"
+        raise QueryError(message, span=source.span(0, 0), hint=HINT)
+    header = find_header(lines)
+    lexer = Lexer(source, lines, problems, header)
+    terminals = lexer.terminals()
+    builder = _Builder(source, problems, structure)
+    builder.read(terminals)
+    broken = next((line.start for line in lexer.lines if line.is_broken), None)
+    tree = builder.frame(terminals, broken)
+    query = builder.query(tree, terminals, lexer.regions, lines)
+    for first in structure.found()[:1]:
+        problems.add(first.message, first.span or query.span, first.hint)
+    problems.raise_any()
+    return query
+
+
+@dataclass(eq=False)
+class _Builder:
+    """Builder of the nodes of one query."""
+
+    source: Source
+    problems: Problems
+    structure: Problems
+    """Problems of its structure, of which the first is reported: the others mostly follow from it."""
+    parts: dict[int, tuple[nodes.Part, ...]] = field(default_factory=dict)
+    """Parts of each prompt, by its place."""
+    values: dict[int, nodes.Expression | None] = field(default_factory=dict)
+    """Expressions of the clauses, by their places."""
+
+    def __post_init__(self) -> None:
+        self.python = PythonReader(self.source, self.problems)
+
+    # Pieces ------------------------------------------------------------------------------------------------------
+
+    def read(self, terminals: Sequence[Terminal]) -> None:
+        """Read what stands inside prompts and clauses, also where the frame is broken."""
+        before = None
+        for each in terminals:
+            if each.type == "STRING":
+                self.parts[each.start] = tuple(self._parts(each))
+            elif each.type == "EXPRESSION":
+                value = self.python.expression(each.start, each.end) if each.lexemes else None
+                self.values[each.start] = value
+                if value and before == "WHERE" and isinstance(value.tree.body, ast.Tuple):
+                    self._refuse_list(value, value.tree.body)
+            before = each.type
+
+    def _parts(self, prompt: Terminal) -> Iterator[nodes.Part]:
+        indent = self.python.indent(prompt.start)
+        for each in prompt.lexemes:
+            if each.kind == "string":
+                yield from prompt_parts(self.python, each.start, each.end, indent)
+
+    def _refuse_list(self, where: nodes.Expression, body: ast.Tuple) -> None:
+        message = "conditions cannot be listed with commas" if body.elts else "nothing stands between the parentheses"
+        hint = "join them with 'and'" if body.elts else "write a condition, such as len(X) < 80"
+        self.problems.add(message, where.span, hint)
+
+    # The frame ---------------------------------------------------------------------------------------------------
+
+    def frame(self, terminals: Sequence[Terminal], broken: int | None) -> Tree | None:
+        """Lark's tree of the terminals; None, and a problem, if the grammar refuses one above the broken line."""
+        from lark import UnexpectedToken
+
+        lq = grammar("lq")
+        parser: Any = lq.parser.parse_interactive("")
+        end = len(self.source.text)
+        fed = 0
+        try:
+            for terminal in terminals:
+                if broken is not None and terminal.start >= broken:
+                    return None
+                parser.feed_token(terminal)
+                fed += 1
+            tree: Tree = parser.feed_token(Terminal("$END", end, end))
+        except UnexpectedToken as error:
+            states = parser.parser_state.state_stack
+            self._refuse(terminals, fed, lq.misfit((states[-1], states[0]), error.token.type))
+            return None
+        return tree
+
+    def _refuse(self, terminals: Sequence[Terminal], at: int, misfit: Misfit | None) -> None:
+        """Report that the grammar does not take the terminal at this index."""
+        if terminals[0].type in ("FROM", "WHERE", "DISTRIBUTION"):
+            span, hint = self.source.span(terminals[0].start, terminals[0].end), "the prompt goes above its clauses"
+            self.structure.add("the query has no body", span, hint)
+            return
+        blamed = terminals[min(at, len(terminals) - 1)]
+        if misfit and misfit.blame != "@":
+            blamed = next(each for each in reversed(terminals[:at]) if each.type == misfit.blame)
+        lexemes = blamed.lexemes
+        if blamed.type == "PYTHON" and (found := simple_mistake(lexemes, -1)):
+            self.structure.add(found.sentence, self.source.span(found.start, found.end), found.hint)
+            return
+        word = next((each for each in lexemes if each.text != "async"), None)
+        place = lexemes[-1] if blamed.type == "HEAD" and misfit and misfit.blame == "HEAD" else word
+        sentence = misfit.sentence if misfit else "'{}' is not expected here"
+        span = self.source.span(place.start, place.end) if place else self.source.span(blamed.start, blamed.end)
+        self.structure.add(sentence.format(word.text if word else ""), span, misfit.hint if misfit else None)
+
+    # The whole ---------------------------------------------------------------------------------------------------
+
+    def query(
+        self, tree: Tree | None, terminals: Sequence[Terminal], regions: Sequence[NoPython], lines: list[LogicalLine]
+    ) -> nodes.QueryNode:
+        """The query of a frame. Without the frame it is checked as far as it can be."""
+        heading = [each for each in terminals if each.type in ("DECODER", "ARGUMENTS", "_COLON")][:3]
+        decoder = self._decoder(heading) if heading else None
+        prologue, body = self._statements(heading, regions, lines)
+        given: dict[str, Given] = {}
+        prompts: dict[nodes.Place, nodes.PromptNode] = {}
+        if tree:
+            for prompt in tree.find_data("prompt"):
+                prompts[self.python.position(prompt.children[0].start)] = self._prompt(prompt)
+            clauses = [each for line in tree.find_data("clause_line") for each in line.children]
+            given = self._given(clauses, "there is a second '{}'; the first is in line {}")
+        where, model, distribution = (given.get(word) for word in ("where", "from", "distribution"))
+        query = nodes.QueryNode(
+            self.source.span(0, len(self.source.text)),
+            tuple(body),
+            dict(sorted(prompts.items())),
+            decoder,
+            tuple(prologue),
+            model if isinstance(model, nodes.Expression) else None,
+            where if isinstance(where, nodes.Expression) else None,
+            distribution if isinstance(distribution, nodes.DistributionNode) else None,
+        )
+        self._check(query)
+        return query
+
+    def _statements(
+        self, heading: Sequence[Terminal], regions: Sequence[NoPython], lines: list[LogicalLine]
+    ) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """Python's statements above and below the header."""
+        python, end = PythonReader(self.source, self.structure), len(self.source.text)
+        if not heading:
+            return [], python.statements(0, end, regions, lines)
+        at = next(index for index, line in enumerate(lines) if line.start == heading[0].start)
+        above, header, below = lines[:at], lines[at], lines[at + 1 :]
+        prologue = python.statements(0, header.begin, regions, above)
+        rest = replace(header, lexemes=[each for each in header.lexemes if each.start >= heading[-1].end])
+        body = python.statements(heading[-1].end, header.end, regions, [rest]) if rest.lexemes else []
+        body += python.statements(below[0].begin, end, regions, below) if below else []
+        return prologue, body
+
+    def _decoder(self, heading: Sequence[Terminal]) -> nodes.DecoderNode:
+        name, *others = heading
+        written = self.source.text[name.start : name.end]
+        known, span = written.lower(), self.source.span(name.start, name.end)
+        if known in DECODERS_NOT_YET:
+            self.problems.add(f"this version does not have the decoder '{written}'", span, NEAREST[known])
+        elif known not in DECODERS:
+            close = difflib.get_close_matches(known, DECODERS + DECODERS_NOT_YET, 1)
+            meant = f"; did you mean '{close[0]}'?" if close else ""
+            sentence = f"no decoder is called '{written}'{meant}"
+            self.problems.add(sentence, span, f"there are {', '.join(DECODERS)}")
+        given = next((each for each in others if each.type == "ARGUMENTS"), None)
+        arguments = self.python.arguments(given.start, given.end) if given else ()
+        return nodes.DecoderNode(self.source.span(name.start, (given or name).end), known, arguments)
+
+    def _prompt(self, prompt: Tree) -> nodes.PromptNode:
+        string, *clauses = prompt.children
+        given = self._given(clauses, "this string has a second '{}'")
+        where, distribution = given.get("where"), given.get("distribution")
+        last = clauses[-1].children[-1] if clauses else string
+        return nodes.PromptNode(
+            self.source.span(string.start, last.end),
+            self.parts[string.start],
+            where if isinstance(where, nodes.Expression) else None,
+            distribution if isinstance(distribution, nodes.DistributionNode) else None,
+        )
+
+    def _given(self, clauses: Sequence[Tree], second: str) -> dict[str, Given]:
+        """The clauses by their words; of two of a kind the second is a problem."""
+        found: dict[str, Given] = {}
+        lines: dict[str, int] = {}
+        for clause in clauses:
+            keyword, value = clause.children[0], self.values[clause.children[-1].start]
+            word = keyword.type.lower()
+            span = self.source.span(keyword.start, keyword.end)
+            if word in lines:
+                hint = "join the two with 'and'" if word == "where" else "keep one of them"
+                self.problems.add(second.format(word, lines[word]), span, hint)
+            elif value and word == "distribution":
+                name = clause.children[1]
+                written = identifier(self.source.text[name.start : name.end])
+                found[word] = nodes.DistributionNode(span.to(value.span), written, value)
+            elif value:
+                found[word] = value
+            lines.setdefault(word, span.line)
+        return found
+
+    # Statements --------------------------------------------------------------------------------------------------
+
+    def _check(self, query: nodes.QueryNode) -> None:
+        """Report prompts above the header, and strings that are no prompts though they look like them."""
+        for statement in query.prologue:
+            if query.speaks(statement):
+                is_prompt = query.prompt(statement) is not None
+                what = "this string stands" if is_prompt else "only plain Python can stand"
+                place = self.python.span(statement)
+                self.problems.add(f"{what} before the decoder header", place, "move it below the header")
+        for statement in every_statement(query.body):
+            if isinstance(statement, ast.Expr) and not query.prompt(statement) and (hint := _lost(statement.value)):
+                message = "this string is not added to the prompt: it is part of an expression"
+                self.problems.add(message, self.python.span(statement), hint)
+
+
+def _lost(value: ast.expr) -> str | None:
+    """Hint for an expression statement with a prompt in it; None if it has none."""
+    match value:
+        case ast.BoolOp(_, strings) | ast.Tuple(strings) if any(map(_is_prompt, strings)):
+            return "write each string on a line of its own"
+        case ast.IfExp(_, first, second) if _is_prompt(first) or _is_prompt(second):
+            return "write an if statement, with each string on a line of its own"
+        case ast.Lambda(_, string) if _is_prompt(string):
+            return "a string is a prompt where it stands alone; @query makes a function prompt"
+    first = _first_part(value)
+    is_string = isinstance(first, ast.JoinedStr) or (isinstance(first, ast.Constant) and isinstance(first.value, str))
+    is_lost = is_string if isinstance(value, ast.BinOp) else first is not value and _is_prompt(first)
+    return "write one string with {...} for each value" if is_lost else None
+
+
+def _is_prompt(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and PROMPTING.search(node.value) is not None
+
+
+def _first_part(node: ast.expr) -> ast.expr:
+    """The operand at the very left: `"a"` of `"a".format(x) + y`."""
+    while True:
+        match node:
+            case ast.BinOp(left) | ast.Compare(left) | ast.Attribute(left) | ast.Subscript(left):
+                node = left
+            case ast.Call(ast.Attribute(left)):
+                node = left
+            case _:
+                return node

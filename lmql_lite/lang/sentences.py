@@ -1,0 +1,265 @@
+"""Python's syntax errors in the words of a person who writes prompts, or in Python's own where no row knows more."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lmql_lite.lang.keywords import CLAUSES, CONSTRAINTS, INLINE_CLAUSES
+from lmql_lite.lang.lines import Lexeme, Lexemes, LogicalLine, are_apart
+from lmql_lite.lang.terminals import COMPOUND, colon, is_assignment, is_compound, is_op, is_word, strings_end
+
+
+class Mistake(NamedTuple):
+    """Part of a piece of Python that is wrong: offsets in its code, and what is said about it."""
+
+    start: int
+    end: int
+    sentence: str
+    hint: str | None = None
+
+
+SAID_BETTER = (
+    ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
+    ("Maybe you meant '=='", "a single '=' does not compare", "write == to compare"),
+    ("Missing parentheses in call to", "the call has no parentheses", "write print(...)"),
+    ("cannot assign to", "nothing can be assigned to this", None),
+    ("codec can't decode", "an escape in this string is incomplete", r"write \\ for a plain backslash"),
+    (
+        "after line continuation",
+        "something follows the backslash",
+        "a backslash that joins lines is the last character",
+    ),
+    ("leading zeros", "a number cannot begin with 0", None),
+    ("Exceeds the limit", "this number has too many digits", "write it in hexadecimal"),
+    ("f-string", "this f-string cannot be read", "check what stands between its braces"),
+    ("use of tabs", "tabs and spaces are mixed in the indentation", "indent with spaces only"),
+)
+"""Part of Python's message, sentence, hint. Python's wording differs between its versions, these parts do not."""
+
+MISTAKEN = {
+    "&&": "write and",
+    "||": "write or",
+    "!": "write not",
+    "=>": "write >=",
+    "=<": "write <=",
+    "===": "write ==",
+    "<>": "write !=",
+    "//": "a comment begins with #",
+    "++": "write += 1",
+    **dict.fromkeys(
+        ("where", "distribution"),
+        "it follows a prompt; a string in a function is not a prompt, except in the docstring of a @query",
+    ),
+}
+"""Operators of other languages, and what to write."""
+
+WORDED = {
+    **dict.fromkeys(("contains", "includes", "has"), 'write ".." in X'),
+    **dict.fromkeys(("matches", "like"), 'write REGEX(X, r"..")'),
+    **dict.fromkeys(("startswith", "starts"), 'write X.startswith("..")'),
+    **dict.fromkeys(("endswith", "ends"), 'write X.endswith("..")'),
+    "between": "write 3 < len(X) < 9",
+    "AND": "write and",
+    "OR": "write or",
+    "NOT": "write not",
+}
+"""Words that are operators elsewhere, or in speech."""
+
+FOREIGN = {
+    **dict.fromkeys(("let", "const", "var"), "write NAME = VALUE"),
+    **dict.fromkeys(("elseif", "elsif"), "write elif CONDITION:"),
+    "unless": "write if not CONDITION:",
+    "foreach": "write for NAME in VALUES:",
+    "until": "write while not CONDITION:",
+    "switch": "write match VALUE:",
+    **dict.fromkeys(("function", "func", "fn"), "write def NAME():"),
+}
+"""First words of statements in other languages, and the Python to write."""
+
+ORPHANS = {
+    "elif": "this 'elif' has no 'if' above it",
+    "else": "this 'else' has no 'if', 'for', 'while' or 'try' above it",
+    "except": "this 'except' has no 'try' above it",
+    "finally": "this 'finally' has no 'try' above it",
+    "case": "this 'case' has no 'match' above it",
+}
+
+FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
+LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
+TORN_ESCAPE = re.compile(
+    r"(?<!\\)(?:\\\\)*(\\(?:x(?![0-9a-fA-F]{2})|u(?![0-9a-fA-F]{4})|U(?![0-9a-fA-F]{8})|N(?!\{[^}]+\})))"
+)
+"""Python names the string, not the place in it."""
+AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
+EMPTY_INDEX = re.compile(r"(?<=\w)\[\s*\]")
+FUNCTION_ALONE = re.compile(rf"\b(len|{'|'.join(CONSTRAINTS)})\s+(\w+)")
+DOUBLED = "&|=<>!"
+CURLED = "\u201c\u201d\u201e\u2018\u2019"
+"""Quotes that word processors write."""
+
+
+def mistake(message: str, code: str, first: int, last: int) -> Mistake:
+    """Mistake in a piece of Python; `first` and `last` are the offsets to which Python points."""
+    if "codec can't decode" in message and (torn := TORN_ESCAPE.search(code)):
+        first, last = torn.span(1)
+    size = len(code.rstrip())
+    if first >= size:
+        sentence, hint = _at_end(message, code)
+        return Mistake(max(size - 1, 0), size, sentence, hint)
+    while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
+        first -= 1  # Python points to the second half of `&&`
+    is_comma = "forgot a comma" in message
+    if is_comma or message == "invalid syntax":
+        begin = first if is_comma else 0
+        if found := _missing_operator(code[begin:]):
+            return Mistake(begin + found.start, begin + found.end, found.sentence, found.hint)
+    sentence, hint = _sentence(message, code[first:])
+    if sentence.startswith("'"):
+        last = first + len(sentence.split("'")[1])
+    return Mistake(first, min(max(last, first + 1), len(code)), sentence, hint)
+
+
+def lowered(sentence: str) -> str:
+    """A sentence in our style: it begins in lower case and has no final period."""
+    sentence = sentence.rstrip(".")
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+
+
+def said_by_compiler(message: str) -> tuple[str, str | None]:
+    """Sentence and hint for an error of Python's compiler. A query is not a function, so that its message for a `yield`
+    would mislead."""
+    if "remaining patterns unreachable" in message:
+        return "this 'case' matches everything, so that no case after it is reached", "put it last"
+    word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
+    if ("outside" in message and "function" in message) or "at module level" in message:
+        return f"'{word}' can stand only inside a function, and a query is not a function", None
+    return lowered(message), None
+
+
+def _missing_operator(rest: str) -> Mistake | None:
+    """The word to blame where two operands meet; None where it is none that is known."""
+    for word in AN_OPERATOR.finditer(rest):
+        if word.group(1) in WORDED:
+            return Mistake(*word.span(1), f"'{word.group(1)}' is not an operator", WORDED[word.group(1)])
+    if empty := EMPTY_INDEX.search(rest):
+        hint = 'write what belongs there: Literal["a", "b"]'
+        return Mistake(empty.start(), empty.start() + 1, "nothing stands between these brackets", hint)
+    if function := FUNCTION_ALONE.search(rest):
+        name, given = function.groups()
+        return Mistake(*function.span(1), f"'{name}' is a function and takes parentheses", f"write {name}({given})")
+    return None
+
+
+def _sentence(message: str, rest: str) -> tuple[str, str | None]:
+    """Sentence and hint; `rest` is the code from the mistake on."""
+    for part, better, hint in SAID_BETTER:
+        if part in message:
+            return better, hint
+    if any(quote in message for quote in CURLED):
+        return "Python does not accept curly quotes", 'write straight ones: "..."'
+    if "invalid syntax" not in message:
+        return lowered(message), None
+    if rest[:1] in ('"', "'"):
+        return "a string is not expected here", None
+    word = FIRST_WORD.match(rest)
+    found = word.group() if word else rest[:1]
+    return f"'{found}' is not expected here", MISTAKEN.get(found)
+
+
+def _at_end(message: str, code: str) -> tuple[str, str | None]:
+    """Sentence and hint for an error that Python finds after the last character."""
+    word = LAST_WORD.search(code)
+    if word is None or not any(part in message for part in ("invalid syntax", "unexpected EOF", "Expected one or")):
+        return _sentence(message, "")
+    return f"something is missing after '{word.group(1)}'", MISTAKEN.get(word.group(1))
+
+
+# Statements -----------------------------------------------------------------------------------------------------------
+
+
+def statement_mistake(message: str, lines: Sequence[LogicalLine], at: int) -> Mistake | None:
+    """Mistake in the last of these logical lines, in offsets of the source; None if Python's own sentence says as much.
+    Python points to the offset `at`."""
+    line = lines[-1]
+    lexemes = line.lexemes
+    first = lexemes[0]
+    if "expected 'except' or 'finally'" in message:
+        tries = (each for each in reversed(lines) if each.columns <= line.columns and is_word(each.lexemes, 0, "try"))
+        if found := next(tries, None):
+            sentence = "this 'try' has neither 'except' nor 'finally'"
+            return Mistake(found.start, found.lexemes[0].end, sentence, "write what happens after an exception")
+    if "invalid syntax" not in message and "expected ':'" not in message and "Did you mean to use" not in message:
+        return None
+    around = next((each for each in reversed(lines) if each.columns < line.columns), None)
+    if around and is_word(around.lexemes, 0, "match") and is_compound(around.lexemes) and at == first.start:
+        return Mistake(first.start, first.end, "only 'case' can stand directly inside 'match'", "write case VALUE:")
+    is_case = first.text == "case" and is_compound(lexemes) and at == lexemes[1].start and not is_op(lexemes, 1, ":")
+    if first.text in ORPHANS and (at == first.start or is_case):
+        return Mistake(first.start, first.end, ORPHANS[first.text], "check its indentation")
+    if first.text == "import" and (late := next((each for each in lexemes if each.text == "from"), None)):
+        return Mistake(late.start, late.end, "'from' is not expected here", "write: from MODULE import NAME")
+    head = lexemes[1:] if first.text == "async" else lexemes
+    if head and head[0].text in (*COMPOUND, "case"):
+        return _head_mistake(head)
+    return simple_mistake(lexemes, at)
+
+
+def _head_mistake(head: Lexemes) -> Mistake | None:
+    """Mistake in the head of a block."""
+    word, last, at = head[0], head[-1], colon(head)
+    braces = next((each for each in head if each.text == "{" and not each.depth), None)
+    if word.text == "for" and not any(is_word([each], 0, "in") and not each.depth for each in head):
+        return Mistake(word.start, word.end, "this 'for' has no 'in'", "write: for NAME in VALUES:")
+    if at is None and braces and last.text == "}":
+        sentence = f"the block of this '{word.text}' stands in braces"
+        return Mistake(braces.start, braces.end, sentence, "write ':' instead of '{', and remove the '}'")
+    if at is None:
+        return Mistake(last.start, last.end, f"the ':' after this '{word.text}' is missing", "end the line with ':'")
+    if at == 1 and word.text in ("if", "elif", "while"):
+        return Mistake(word.start, word.end, f"no condition follows this '{word.text}'", "write one before the ':'")
+    if at == 1 and word.text == "case":
+        hint = "write case VALUE: or, for all else, case _:"
+        return Mistake(word.start, word.end, "this 'case' has no pattern", hint)
+    if at > 1 and word.text in ("else", "try", "finally"):
+        hint = "write elif for another condition" if word.text == "else" else "begin a new line"
+        return Mistake(head[1].start, head[1].end, f"nothing can stand between '{word.text}' and ':'", hint)
+    return None
+
+
+def simple_mistake(lexemes: Lexemes, at: int) -> Mistake | None:
+    """Mistake at the beginning of a statement, or after its first string, at the offset `at`."""
+    first, after = lexemes[0], strings_end(lexemes, 0)
+    following = lexemes[after] if after < len(lexemes) else None
+    if after and following and at == following.start:
+        return _after_string(lexemes[after - 1], following)
+    if first.text == "{" and is_op(lexemes, 1, ":"):
+        role = lexemes[2].text if len(lexemes) > 2 and lexemes[2].kind == "name" else "user"
+        hint = f'write it at the beginning of the string: "{{:{role}}}..."'
+        return Mistake(first.start, first.end, "a role tag stands inside a prompt string", hint)
+    if len(lexemes) < 2 or first.kind != "name" or not are_apart(first, lexemes[1]):
+        return None
+    if first.text in FOREIGN:
+        return Mistake(first.start, first.end, f"'{first.text}' is not a word of Python", FOREIGN[first.text])
+    if close := difflib.get_close_matches(first.text.lower(), CLAUSES, 1, 0.7):
+        sentence = f"there is no clause '{first.text}'"
+        return Mistake(first.start, first.end, sentence, f"did you mean '{close[0]}'?")
+    is_word_of_python = keyword.issoftkeyword(first.text) or keyword.iskeyword(lexemes[1].text)
+    if lexemes[1].kind == "name" and not is_word_of_python and not is_assignment(lexemes):
+        sentence = "this is not Python; a prompt needs quotes around it"
+        return Mistake(first.start, first.end, sentence, 'write "..." around it')
+    return None
+
+
+def _after_string(string: Lexeme, lexeme: Lexeme) -> Mistake:
+    """Mistake of a lexeme that follows the string at the beginning of a line."""
+    if string.end == lexeme.start and (string.text.count("{") > string.text.count("}") or "[" in string.text):
+        other = "'" if string.text[-1] == '"' else '"'
+        hint = f"inside a {string.text[-1]}...{string.text[-1]} string write {other}, or use triple quotes"
+        return Mistake(string.start, string.end, "a quote inside {...} or [...] ends this string", hint)
+    close = difflib.get_close_matches(lexeme.text.lower(), INLINE_CLAUSES, 1)
+    hint = f"did you mean '{close[0]}'?" if close else "put other code on a line of its own"
+    return Mistake(lexeme.start, lexeme.end, "only 'where' or 'distribution' can follow a prompt string", hint)
