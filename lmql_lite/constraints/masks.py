@@ -228,7 +228,8 @@ class Masks:
             character = next_character(said, at)
             if character is None:
                 place = place._replace(begun=said[at:])
-                return Advance(place, None, 0) if self.lives(place) else left
+                is_known = any(automaton.token) and open_range(place.begun) is not None
+                return Advance(place, None, 0) if self.lives(place) or (is_known and left is None) else left
             at += len(character.encode())
             previous, place = place, automaton.step(place, automaton.classes.of_character(character))
             if place.state == NOWHERE:
