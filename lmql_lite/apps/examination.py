@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,6 @@ from typing import Literal
 from lmql_lite.errors import LmqlLiteError, QueryError, Span
 from lmql_lite.lang.docstrings import moved, texts_in
 from lmql_lite.lang.lint import lint, unseen
-from lmql_lite.lang.names import Names
 from lmql_lite.lang.nodes import QueryNode
 from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import Scope
@@ -42,11 +41,8 @@ class Examination:
     program: Program | None = None
 
 
-def examined(source: Source, around: Collection[str] = ()) -> Examination:
-    """Errors of the first step that finds any (parser, names, compiler), and warnings. Nothing is run.
-
-    `around` are the names that Python around a docstring binds.
-    """
+def examined(source: Source) -> Examination:
+    """Errors of the first step that finds any (parser, names, compiler), and warnings. Nothing is run."""
     tree, scope, program = None, None, None
     try:
         tree = parse(source)
@@ -58,7 +54,7 @@ def examined(source: Source, around: Collection[str] = ()) -> Examination:
         errors = (QueryError("the query is nested too deeply to be read", span=source.span(0, 0)),)
     else:
         errors = ()
-    warnings = lint(tree, scope, around) if tree and scope else unseen(source)
+    warnings = lint(tree, scope) if tree and scope else unseen(source)
     findings = [Finding(error, "error") for error in errors] + [Finding(each, "warning") for each in warnings]
     return Examination(source, tuple(findings), tree, scope, program)
 
@@ -83,9 +79,8 @@ def queries_of(source: Source) -> Iterator[Embedding]:
         tree = ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    names = Names().scan([tree]).bound
     for text in texts_in(tree, source):
-        yield Embedding(examined(Source(text.name, text.source, text.line), names), text.start)
+        yield Embedding(examined(Source(text.name, text.source, text.line)), text.start)
 
 
 def findings_of(queries: Iterable[Embedding], text: str) -> Iterator[Finding]:
