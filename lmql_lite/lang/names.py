@@ -12,13 +12,12 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, OF_LMQL
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-
-BINDING = (
-    *(ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
-    *(ast.Global, ast.Nonlocal),
+NAMING = (
+    *(ast.Name, ast.arg, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ExceptHandler),
+    *(ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
-"""Nodes that bind names by something other than an `ast.Name`."""
+"""Nodes that bind or read names, or have a scope of their own."""
 
 Form = Literal["value", "function", "type"]
 """Use of an input in the query."""
@@ -92,108 +91,104 @@ def values(tree: ast.AST) -> list[ast.Name]:
 
 @dataclass(slots=True, eq=False)
 class Names:
-    """Names of one scope of Python. A scope inside it adds the names that it reads from outside."""
+    """Names of one scope of Python. A scope inside it adds the names that it reads from outside.
+
+    Not Python's own `symtable`: that reads text, and much of a query is trees whose text was never Python.
+    """
 
     bound: set[str] = field(default_factory=set)
     reads: list[ast.Name] = field(default_factory=list)
     stars: list[ast.ImportFrom] = field(default_factory=list)
-    """Each `from module import *`: the names that it binds are unknown."""
+    """Each `from module import *`, also of the scopes inside: the names that it binds are unknown."""
+    globals: list[tuple[ast.Global, bool]] = field(default_factory=list)
+    """Each `global` statement, and True if it is in a scope inside."""
     outer: Names | None = None
     """The scope around; None for that of the module."""
     is_class: bool = False
     elsewhere: set[str] = field(default_factory=set)
     """Names declared `global` or `nonlocal`: bound in another scope."""
-    globals: list[tuple[ast.Global, bool]] = field(default_factory=list)
-    """Of the module: each `global` statement, and True if it is inside a function or a class."""
 
     def scan(self, trees: Iterable[ast.AST]) -> Names:
         """Add the names of these nodes."""
         stack = list(trees)[::-1]
         while stack:
             node = stack.pop()
-            if isinstance(node, ast.Name):
-                if isinstance(node.ctx, ast.Load):
-                    self.reads.append(node)
-                else:
-                    self._bind(node.id)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                stack.extend(self._function(node))
-            elif isinstance(node, ast.ClassDef):
-                self._bind(node.name)
-                stack.extend([*node.decorator_list, *node.bases, *node.keywords])
-                self._inside(node.body, _type_parameters(node), is_class=True)
-            elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                stack.append(self._comprehension(node))
-            else:
-                if isinstance(node, BINDING):
-                    self._bindings(node)
+            if not isinstance(node, NAMING):
                 stack += children(node)[::-1]
+                continue
+            self.bound.update(set(_binds(node)) - self.elsewhere)
+            match node:
+                case ast.Name(ctx=ast.Load()):
+                    self.reads.append(node)
+                case ast.ImportFrom(names=[ast.alias("*")]) if not OF_LMQL.get(node.module or ""):
+                    self.stars.append(node)
+                case ast.Global(names) | ast.Nonlocal(names):
+                    self.elsewhere.update(names if self.outer else ())
+                    self.globals += [(node, False)] if isinstance(node, ast.Global) else []
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                    inside = _inside(node)
+                    stack += [each for each in _around(node) if each]
+                    self._add(Names(outer=self, is_class=isinstance(node, ast.ClassDef)).scan(inside))
+                case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                    first, *others = node.generators
+                    results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+                    inner = Names(outer=self).scan([first.target, *first.ifs, *others, *results])
+                    # A `:=` inside it binds outside.
+                    self.bound.update(each.target.id for each in every_node(node) if isinstance(each, ast.NamedExpr))
+                    self._add(inner)
+                    stack.append(first.iter)
+                case ast.arg():  # its annotation belongs to the scope around
+                    pass
+                case _:
+                    stack += children(node)[::-1]
         return self
 
-    @property
-    def _module(self) -> Names:
-        return self.outer._module if self.outer else self
-
-    def _bind(self, name: str) -> None:
-        if name not in self.elsewhere:
-            self.bound.add(name)
-
-    def _bindings(self, node: ast.AST) -> None:
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
-            if known := OF_LMQL.get(node.module or ""):
-                for name in known:
-                    self._bind(name)
-            else:
-                self.stars.append(node)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                self._bind(alias.asname or alias.name.partition(".")[0])
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            self._bind(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            self._bind(node.rest)
-        elif isinstance(node, ast.Global):
-            self._module.globals.append((node, self.outer is not None))
-            if self.outer:
-                self.elsewhere.update(node.names)
-        elif isinstance(node, ast.Nonlocal):
-            self.elsewhere.update(node.names)
-
-    def _function(self, node: Function) -> list[ast.AST]:
-        """Scan its body, and return its other parts, which belong to the scope around."""
-        given = node.args
-        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs]
-        parameters.extend(each for each in (given.vararg, given.kwarg) if each)
-        around: list[ast.AST] = [*given.defaults, *(default for default in given.kw_defaults if default)]
-        around.extend(each.annotation for each in parameters if each.annotation)
-        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
-        if not isinstance(node, ast.Lambda):
-            self._bind(node.name)
-            around.extend(node.decorator_list)
-            around.extend([node.returns] if node.returns else [])
-        self._inside(body, {each.arg for each in parameters} | _type_parameters(node))
-        return around
-
-    def _comprehension(self, node: Comprehension) -> ast.AST:
-        """Scan a comprehension. Its first iterable is read outside, and a `:=` inside it binds outside."""
-        first = node.generators[0]
-        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        inside: list[ast.AST] = [first.target, *first.ifs, *node.generators[1:], *results]
-        for each in inside:
-            for walrus in every_node(each):
-                if isinstance(walrus, ast.NamedExpr):
-                    self._bind(walrus.target.id)
-        self._inside(inside, set())
-        return first.iter
-
-    def _inside(self, trees: Iterable[ast.AST], bound: set[str], *, is_class: bool = False) -> None:
-        inner = Names(set(bound), outer=self, is_class=is_class).scan(trees)
-        # Functions inside a class do not see the names that it binds.
-        target = self.outer if self.is_class and not is_class and self.outer else self
-        target.reads.extend(name for name in inner.reads if name.id not in inner.bound)
-        self._module.stars.extend(inner.stars)
+    def _add(self, inner: Names) -> None:
+        """Add what a scope inside reads from around it. Names that a class binds are not seen inside its functions."""
+        target = self
+        while target.is_class and target.outer:
+            target = target.outer
+        target.reads += [name for name in inner.reads if name.id not in inner.bound]
+        self.stars += inner.stars
+        self.globals += [(statement, True) for statement, _ in inner.globals]
 
 
-def _type_parameters(node: ast.AST) -> set[str]:
-    """`def f[T](x: T)`, Python 3.12."""
-    return {each.name for each in getattr(node, "type_params", ())}
+def _binds(node: ast.AST) -> Iterable[str]:
+    """Names that a node binds in its scope, without those of the nodes inside it."""
+    match node:
+        case ast.Name(name, ast.Store() | ast.Del()) | ast.arg(name):
+            return (name,)
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return (name,)
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(str(name)):
+            return (name,)
+        case ast.MatchMapping(rest=str(name)):
+            return (name,)
+        case ast.ImportFrom(module, [ast.alias("*")]):
+            return OF_LMQL.get(module or "", ())
+        case ast.Import(aliases) | ast.ImportFrom(names=aliases):
+            return [alias.asname or alias.name.partition(".")[0] for alias in aliases]
+    return ()
+
+
+def _parameters(node: Function) -> list[ast.arg]:
+    given = node.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return [each for each in every if each]
+
+
+def _around(node: Function | ast.ClassDef) -> list[ast.AST | None]:
+    """Parts of a function or a class that are read in the scope around it."""
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *node.keywords]
+    found: list[ast.AST | None] = [*node.args.defaults, *node.args.kw_defaults]
+    if not isinstance(node, ast.Lambda):
+        found += [*(each.annotation for each in _parameters(node)), *node.decorator_list, node.returns]
+    return found
+
+
+def _inside(node: Function | ast.ClassDef) -> list[ast.AST]:
+    """Parts in a scope of their own: parameters, `def f[T](x: T)` of Python 3.12, and the body."""
+    types = [ast.arg(each.name) for each in getattr(node, "type_params", ())]
+    parameters = [] if isinstance(node, ast.ClassDef) else _parameters(node)
+    return [*types, *parameters, *([node.body] if isinstance(node, ast.Lambda) else node.body)]
