@@ -42,19 +42,14 @@ def docstring(function: FunctionType) -> Source:
     except (OSError, SyntaxError):  # no file: text that was given to exec
         return _without_file(_query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno))
     definition = body[0].body[0] if isinstance(body[0], ast.If) else body[0]
-    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):  # a lambda: no docstring
-        return _query_text(function, name, "", first_line)
-    first = definition.body[0]
-    if ast.get_docstring(definition) is None or not isinstance(first, ast.Expr):
+    ast.increment_lineno(definition, first_line - 1 - is_indented)
+    python = PythonReader(Source(name, "".join(lines), first_line), Problems())
+    if not isinstance(definition, Function) or (place := _literal(definition, python)) is None:  # as a lambda
         return _query_text(function, name, "", first_line)
     if code := _code_after(definition):
-        ast.increment_lineno(code, first_line - 1 - is_indented)
-        place = PythonReader(Source(name, "".join(lines), first_line), Problems()).span(code)
-        raise QueryError(NEVER.format(function.__name__), span=place, hint=INSIDE)
-    literal = (ast.get_source_segment(source, first.value) or "").lstrip("rRuU")
-    marks = 3 if literal[:3] in ("'''", '"""') else 1
-    text = _without_margin(literal[marks:-marks], first.col_offset)
-    return _query_text(function, name, text, first_line + first.lineno - 1 - is_indented)
+        raise QueryError(NEVER.format(function.__name__), span=python.span(code), hint=INSIDE)
+    text = _without_margin(place.source, definition.body[0].col_offset)
+    return _query_text(function, name, text, place.line)
 
 
 def _code_after(function: Function) -> ast.stmt | None:
@@ -185,17 +180,21 @@ def _is_query(decorator: ast.expr) -> bool:
 
 def _text(function: Function, python: PythonReader) -> Span | None:
     """Place of the query in the docstring, below its mark."""
-    first = function.body[0]
-    if not isinstance(first, ast.Expr) or not isinstance(first.value, ast.Constant):
+    place = _literal(function, python)
+    mark, _, _ = place.source.partition("\n") if place else ("", "", "")
+    if place is None or mark.strip() not in MARKS:
         return None
-    if not isinstance(first.value.value, str):
-        return None
-    place = python.span(first.value)
-    literal = Literal.at(python.text, place.start, place.end)
-    mark, _, _ = python.text[literal.start : literal.end].partition("\n")
-    if mark.strip() not in MARKS:
-        return None
-    return python.source.span(literal.start + len(mark) + 1, literal.end)
+    return python.source.span(place.start + len(mark) + 1, place.end)
+
+
+def _literal(function: Function, python: PythonReader) -> Span | None:
+    """Place of the docstring between its quotes."""
+    match function.body[0]:
+        case ast.Expr(ast.Constant(str()) as value):
+            place = python.span(value)
+            literal = Literal.at(python.text, place.start, place.end)
+            return python.source.span(literal.start, literal.end)
+    return None
 
 
 def _source(text: Span) -> Source:
