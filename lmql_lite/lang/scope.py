@@ -36,6 +36,7 @@ INSTEAD_OF_CONTEXT = {
     "num_calls": "result.usage counts calls and tokens; how many calls a query needs depends on the cache",
     "interpreter": "the query can read context.prompt and await context.score([...])",
 }
+CALLED = re.compile(r"[ \t]*\(")
 HOLE = re.compile(r"(?<!\[)(?:\[\[)*(\[[^\W\d]\w*\])")
 """A hole in a string that Python has read."""
 
@@ -143,7 +144,7 @@ class _Check:
 
     def _is_called(self, name: ast.Name) -> bool:
         span = self.python.span(name)
-        return span.text[span.end :].lstrip(" \t")[:1] == "("
+        return CALLED.match(span.text, span.end) is not None
 
     def _context(self, own: set[int]) -> None:
         """Check the attributes of the run's own `context`; `own` are the names that mean it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -79,3 +80,14 @@ def test_every_beginning_of_every_query(good_texts):
     for text in good_texts:
         for end in range(0, len(text), 3):
             survives(text[:end])
+
+
+@pytest.mark.parametrize("piece", ["[[", "} ", "[1] ", "\\x ", "{x!r y} ", "[x(", "{y}", "[X: int]"])
+def test_the_time_for_a_line_grows_with_its_length(piece):
+    def seconds(size: int) -> float:
+        started = time.process_time()
+        survives(f'"{piece * (size // len(piece))}"')
+        return time.process_time() - started
+
+    seconds(100)
+    assert seconds(80_000) < 25 * max(seconds(10_000), 0.01)  # 64 times, if it grew with the square
