@@ -180,6 +180,11 @@ def test_it_runs_anywhere(environment: Environment, tmp_path: Path) -> None:
     assert run(environment.lq, "run", example, cwd=tmp_path) == run(environment.lq, "run", example, cwd=tmp_path) != ""
 
 
+def test_a_wheel_has_the_tables_of_its_own_grammars(environment: Environment, tmp_path: Path) -> None:
+    script = "from lmql_lite.lang.grammar import OPTIONS, stored; print({'digest', *OPTIONS} == set(stored()))"
+    assert run(environment.python, "-c", script, cwd=tmp_path) == "True\n"
+
+
 def test_a_strangers_folder_beside_the_package_is_not_read(environment: Environment, tmp_path: Path) -> None:
     """In site-packages and in the working directory other people's `grammar/` may stand."""
     script = "import lmql_lite.assets as assets; print(assets.asset('grammar', 'lq.lark'))"

@@ -108,11 +108,11 @@ class _Check:
             self._where(where)
         for prompt, holes in zip(self.prompts, self.holes_of, strict=True):
             if prompt.where:
-                self._mentions(prompt.where, [hole.name for hole in holes], "of its string")
+                self._mentions(prompt.where, [hole.name for hole in holes], "its string")
             if prompt.distribution:
                 self._distribution(prompt.distribution, holes)
         if self.query.where:
-            self._mentions(self.query.where, list(self.holes), "of the query")
+            self._mentions(self.query.where, list(self.holes), "the query")
         if self.query.distribution:
             self._distribution(self.query.distribution, [hole for holes in self.holes_of for hole in holes])
         reads = self._reads()
@@ -279,14 +279,12 @@ class _Check:
         return by_case[close[0]] if close else None
 
     def _mentions(self, where: nodes.Expression, holes: list[str], whose: str) -> None:
-        if any(name.id in holes for name in values(where.tree)):
-            return
         if not holes:
-            message = f"this 'where' has nothing to constrain: there is no hole {whose.replace('of its', 'in its')}"
-            self.problems.add(message.replace("of the", "in the"), where.span, "write a hole: [NAME]")
-            return
-        hint = f"{'its holes are' if len(holes) > 1 else 'its hole is'} {', '.join(dict.fromkeys(holes))}"
-        self.problems.add(f"this 'where' uses no hole {whose}", where.span, hint)
+            message = f"this 'where' has nothing to constrain: there is no hole in {whose}"
+            self.problems.add(message, where.span, "write a hole: [NAME]")
+        elif not any(name.id in holes for name in values(where.tree)):
+            hint = f"{'its holes are' if len(holes) > 1 else 'its hole is'} {', '.join(dict.fromkeys(holes))}"
+            self.problems.add(f"this 'where' uses no hole of {whose}", where.span, hint)
 
     def _distribution(self, distribution: nodes.DistributionNode, holes: list[nodes.HoleNode]) -> None:
         name = distribution.name
