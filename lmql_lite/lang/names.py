@@ -98,6 +98,8 @@ class Names:
 
     bound: set[str] = field(default_factory=set)
     reads: list[ast.Name] = field(default_factory=list)
+    stores: list[ast.Name] = field(default_factory=list)
+    """Names that are assigned or deleted, of this scope alone."""
     stars: list[ast.ImportFrom] = field(default_factory=list)
     """Each `from module import *`, also of the scopes inside: the names that it binds are unknown."""
     globals: list[tuple[ast.Global, bool]] = field(default_factory=list)
@@ -120,6 +122,8 @@ class Names:
             match node:
                 case ast.Name(ctx=ast.Load()):
                     self.reads.append(node)
+                case ast.Name():
+                    self.stores.append(node)
                 case ast.ImportFrom(names=[ast.alias("*")]) if not OF_LMQL.get(node.module or ""):
                     self.stars.append(node)
                 case ast.Global(names) | ast.Nonlocal(names):

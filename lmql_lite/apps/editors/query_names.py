@@ -12,7 +12,7 @@ from lmql_lite.apps.examination import Examination
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.lang.names import Names, every_node, values
+from lmql_lite.lang.names import Names, values
 from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.scope import python_of
 from lmql_lite.lang.source import Problems
@@ -20,7 +20,6 @@ from lmql_lite.options import DECODERS as DECODER_ROWS
 from lmql_lite.options import OPTIONS
 
 WORD = re.compile(r"[^\W\d]\w*")
-Functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 CONSTRAINT_HELP: Mapping[str, str] = {
     "STOPS_AT": "`STOPS_AT(X, phrase)` ends X with the phrase, which is part of it.",
@@ -72,8 +71,9 @@ def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) ->
         name = re.compile(rf"\b{re.escape(each.name)}\b").search(each.span.text, each.span.start + len("distribution"))
         if name:
             yield NamePlace(each.name, found.source.span(*name.span()), "use")
-    for each_tree in trees:
-        for node in _reads(each_tree, holes):
+    names = Names().scan(trees)
+    for node in (*names.reads, *names.stores):
+        if node.id in holes:
             yield NamePlace(node.id, python.span(node), "use")
 
 
@@ -89,24 +89,6 @@ def _name_in(hole: nodes.HoleNode) -> Span | None:
         return None
     start = hole.span.start + name.start()
     return Span(hole.span.name, hole.span.text, start, start + len(hole.name), hole.span.first_line)
-
-
-def _reads(tree: ast.AST, holes: frozenset[str]) -> Iterator[ast.Name]:
-    """Names of holes in Python, but not those that a function binds for itself."""
-    stack: list[tuple[ast.AST, frozenset[str]]] = [(tree, holes)]
-    while stack:
-        node, seen = stack.pop()
-        if isinstance(node, ast.Name) and node.id in seen:
-            yield node
-        if isinstance(node, Functions):
-            seen -= _bound_in(node)
-        stack += [(child, seen) for child in ast.iter_child_nodes(node)]
-
-
-def _bound_in(function: ast.AST) -> set[str]:
-    arguments = {each.arg for each in every_node(function) if isinstance(each, ast.arg)}
-    body = getattr(function, "body", [])
-    return arguments | Names().scan(body if isinstance(body, list) else [body]).bound
 
 
 # Meanings ----------------------------------------------------------------------------------------------------------
