@@ -260,6 +260,9 @@ def _after_string(string: Lexeme, lexeme: Lexeme) -> Mistake:
         other = "'" if string.text[-1] == '"' else '"'
         hint = f"inside a {string.text[-1]}...{string.text[-1]} string write {other}, or use triple quotes"
         return Mistake(string.start, string.end, "a quote inside {...} or [...] ends this string", hint)
+    if lexeme.text in INLINE_CLAUSES:
+        hint = "prompt outside of the function, or make it a query: @query, and the query as its docstring"
+        return Mistake(lexeme.start, lexeme.end, f"'{lexeme.text}' is not expected here", hint)
     close = difflib.get_close_matches(lexeme.text.lower(), INLINE_CLAUSES, 1)
     hint = f"did you mean '{close[0]}'?" if close else "put other code on a line of its own"
     return Mistake(lexeme.start, lexeme.end, "only 'where' or 'distribution' can follow a prompt string", hint)
