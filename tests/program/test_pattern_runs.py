@@ -89,10 +89,12 @@ def test_the_text_that_follows_ends_a_number(session: lq.Session) -> None:
     assert (result["X"], result.endings["X"]) == (12, "end-of-text")
 
 
-def test_a_number_and_a_stop(session: lq.Session) -> None:
+@pytest.mark.parametrize(("number", "ending"), [("11", "stop"), ("119", "forced")])
+def test_a_number_and_a_stop(session: lq.Session, number: str, ending: str) -> None:
+    """No digit can follow 119, so the hole ends without a look at the stop (S15)."""
     source = '"I have [X]\\n" where 0 < int(X) < 120 and STOPS_BEFORE(X, "\\n")'
-    result = lq.run_sync(source, model=lq.ScriptedModel("I have 119\n"), session=session)
-    assert (result["X"], result.endings["X"]) == ("119", "stop")
+    result = lq.run_sync(source, model=lq.ScriptedModel(f"I have {number}\n"), session=session)
+    assert (result["X"], result.endings["X"]) == (number, ending)
 
 
 def test_a_contradiction_is_found_before_the_model_is_asked(session: lq.Session) -> None:
