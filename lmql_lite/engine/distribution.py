@@ -149,7 +149,10 @@ def _filled(matcher: Matcher, text: bytes, tokens: int) -> Matcher | None:
     """The matcher after a hole with this text; None if the hole cannot have it."""
     if matcher.ending is not None or matcher.longest_valid(text) < len(text):
         return None
-    after = matcher.advance(text, tokens)
+    try:
+        after = matcher.advance(text, tokens)
+    except ValueError:  # too many tokens
+        return None
     if after.ending is None:
         return after.end("forced") if after.may_end else None
     return after if after.value == text else None

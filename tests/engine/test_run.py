@@ -382,8 +382,6 @@ def test_a_model_that_raises_mid_run_names_the_hole_and_what_it_said_stays(sessi
     with pytest.raises(lq.ModelError, match=r"\[X\] could not be filled: .*the disk is on fire") as caught:
         lq.run_sync('"Say:[X]" where len(X) == 5', model=model, session=session)
     assert caught.value.span is not None and caught.value.span.source == "[X]"
-    tree = session._memory.tree(model.fingerprint)
-    assert len(tree._memory.scores) >= 3
     model.after = 100
     calls = model.calls
     result = lq.run_sync('"Say:[X]" where len(X) == 5', model=model, session=session)

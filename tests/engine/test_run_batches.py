@@ -46,15 +46,17 @@ async def told(query: str, session: lq.Session, **options: Any) -> list[events.E
 
 
 def without_source(seen: list[events.Event]) -> list[events.Event]:
-    """Who said a token is all that may differ, and of several samples whose turn it was."""
-    moved = [
-        replace(event, token=replace(event.token, source="model"))
-        if isinstance(event, events.TokenMoved) and event.token.source == "cache"
-        else event
-        for event in seen
-        if not isinstance(event, events.Finished | events.Guessed)
-    ]
-    return sorted(moved, key=lambda event: getattr(event, "state", 0))
+    """Who said a token may differ, of several samples whose turn it was, and the number of a node that nobody held."""
+    kept = [event for event in seen if not isinstance(event, events.Finished | events.Guessed)]
+    numbers: dict[int, int] = {}
+    moved: list[events.Event] = []
+    for event in sorted(kept, key=lambda event: getattr(event, "state", 0)):
+        if isinstance(event, events.TokenMoved):
+            source = "model" if event.token.source == "cache" else event.token.source
+            parent, node = (numbers.setdefault(each, len(numbers)) for each in (event.parent, event.node))
+            event = replace(event, token=replace(event.token, source=source), parent=parent, node=node)
+        moved.append(event)
+    return moved
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
