@@ -157,7 +157,7 @@ async def worked(crowd: Crowd, steps: list[tuple[object, ...]], *, is_damaged: b
 
 
 @given(st.lists(STEPS, min_size=10, max_size=25))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=120)
 def test_without_damage_nothing_is_missing_and_nothing_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
 ) -> None:
@@ -165,7 +165,7 @@ def test_without_damage_nothing_is_missing_and_nothing_is_wrong(
 
 
 @given(st.lists(st.one_of(STEPS, STEPS, STEPS, DAMAGE), min_size=10, max_size=25))
-@settings(deadline=None, derandomize=True, max_examples=75)
+@settings(deadline=None, derandomize=True, max_examples=150)
 def test_whatever_is_damaged_nothing_is_wrong(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
 ) -> None:
