@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lmql_lite.cache.contents import Stored, check_there, chosen, stored_rows
 from lmql_lite.cache.tree_file import (
     TreeFile,
     file_bytes,
     is_busy,
+    is_damage,
     reason,
     remove_companions,
     stored_models,
@@ -150,20 +151,17 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
         kept = list(file.stored())
         was_damaged = bool(file.problems() or file.notices)
         if file.unreadable:
-            file.close()
-            _rebuild(Path(path), kept)
-            file = TreeFile(Path(path), durable=True)
-            file.open()
-        with file.transaction() as database:
-            database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
-            before = FileSize(before.bytes, database.execute("SELECT count(*) FROM entry").fetchone()[0])
-            change(database)
-            database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
-            database.execute("UPDATE state SET version = version + 1")
-            entries = database.execute("SELECT count(*) FROM entry").fetchone()[0]
-        database.execute("VACUUM")
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return Rewritten(before, FileSize(os.stat(path).st_size, entries), was_damaged)
+            file = _rebuilt(file, Path(path), kept)
+        try:
+            entries = _applied(file, change)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            was_damaged = True
+            file = _rebuilt(file, Path(path), kept)
+            entries = _applied(file, change)
+        before = FileSize(before.bytes, entries.before)
+        return Rewritten(before, FileSize(os.stat(path).st_size, entries.after), was_damaged)
     except (sqlite3.Error, OSError) as error:
         raise CacheError(f"{path} could not be changed ({reason(error)})", hint="nothing was changed") from error
     except CacheError as error:
@@ -172,6 +170,35 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
         raise
     finally:
         file.close()
+
+
+class _Entries(NamedTuple):
+    """Numbers of entries."""
+
+    before: int
+    after: int
+
+
+def _applied(file: TreeFile, change: Callable[[sqlite3.Connection], None]) -> _Entries:
+    with file.transaction() as database:
+        database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
+        before = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+        change(database)
+        database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
+        database.execute("UPDATE state SET version = version + 1")
+        after = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+    database.execute("VACUUM")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return _Entries(before, after)
+
+
+def _rebuilt(file: TreeFile, path: Path, rows: Iterable[Stored]) -> TreeFile:
+    """The file, with these rows only, opened again."""
+    file.close()
+    _rebuild(path, rows)
+    file = TreeFile(path, durable=True)
+    file.open()
+    return file
 
 
 def _rebuild(path: Path, rows: Iterable[Stored]) -> None:

@@ -85,8 +85,8 @@ class TreeFile(Epochs):
         """Held while connections are opened and closed, and for look-ups, which share one connection."""
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._inherited: list[sqlite3.Connection | None] = []
-        """Connections of the process before a fork, which belong to it and are not closed here."""
+        self._left: list[sqlite3.Connection | None] = []
+        """Connections that are not closed here: of the process before a fork, and to a file that was replaced."""
         self._process = os.getpid()
         self._identity: tuple[int, int] | None = None
         self._generation = 0
@@ -221,8 +221,10 @@ class TreeFile(Epochs):
         return True
 
     def _disconnect(self) -> None:
-        if self._process != os.getpid():
-            self._inherited += [self._writer, self._reader]
+        """Closes the connections, except those of another process and of a file that was replaced: SQLite would remove
+        the `-wal` of the new file, which has the name of their own."""
+        if self._process != os.getpid() or (self._identity is not None and not self._is_current()):
+            self._left += [self._writer, self._reader]
         else:
             for database in (self._reader, self._writer):
                 if database is not None:
@@ -280,11 +282,14 @@ class TreeFile(Epochs):
         if self._seen is not None and self._seen[1] == changes:
             return
         try:
-            version, refreshed = database.execute("SELECT version, refreshed FROM state").fetchone()
+            state = database.execute("SELECT version, refreshed FROM state").fetchone()
         except sqlite3.OperationalError:
             if database.execute("PRAGMA page_count").fetchone()[0]:
                 raise
-            version, refreshed = 0, 0
+            state = 0, 0
+        if state is None or not all(isinstance(each, int) for each in state):
+            raise sqlite3.DatabaseError("its state is damaged")
+        version, refreshed = state
         is_void = self._seen is not None and self._seen[0] != version
         self._seen = version, changes
         self._models.clear()
