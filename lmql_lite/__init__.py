@@ -129,6 +129,7 @@ _INSTEAD = {
     "CachingLMM": "CachingModel(model, path) wraps a model",
     "EncoderCache": "it is in lmql_lite.cache.encoder",
     "F": "compile(...) gives a query that is run as often as you like",
+    "Instance": "a request to a ResponseCache is a Request",
     "KVCacheConfig": "it is in lmql_lite.cache.kv.kv_config",
     "KVCacheEngine": "it is in lmql_lite.cache.kv.kv_engine",
     "KVCacheEngineBuilder": "it is in lmql_lite.cache.kv.kv_engine",

@@ -20,7 +20,10 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import aiofiles
+from aiofiles.threadpool.text import AsyncTextIOWrapper
 
 from lmql_lite.engine import events
 from lmql_lite.engine.calls import Call, Calls
@@ -44,12 +47,12 @@ class Trace:
         self._kept: list[Line] = []
         self._before: list[int] = []
         """Number of calls that had begun before each kept line."""
-        self._file: IO[str] | None = None
+        self._file: AsyncTextIOWrapper | None = None
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Finds out, before anything is asked, whether the file can be written."""
         if self.path.suffix.lower() == ".lqrun":
-            self._file = open(self.path, "w", encoding="ascii", newline="\n")  # noqa: SIM115  it is closed by `end`
+            self._file = await aiofiles.open(self.path, "w", encoding="ascii", newline="\n")
             return
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -58,20 +61,24 @@ class Trace:
         if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    def add(self, record: events.Record) -> None:
-        line = self._lines.line(record)
+    async def add(self, records: Sequence[events.Record]) -> None:
+        lines = [self._lines.line(record) for record in records]
         if self._file is None:
-            self._kept.append(line)
-            self._before.append(len(self.calls.made) if self.calls else 0)
+            self._kept += lines
+            self._before += [len(self.calls.made) if self.calls else 0] * len(lines)
             return
-        self._file.write(line.text())
-        self._file.flush()
+        await self._file.write("".join(line.text() for line in lines))
+        await self._file.flush()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Writes what is still to be written. Called once, after the last record."""
         if self._file is not None:
-            self._file.close()
-        elif self.calls is None:
+            await self._file.close()
+        else:
+            await asyncio.to_thread(self._replace)
+
+    def _replace(self) -> None:
+        if self.calls is None:
             replace_text(self.path, report(self._kept))
         else:
             found = certificate(self._kept, self._before, self.calls, self._began)
@@ -84,23 +91,22 @@ async def traced(stream: AsyncGenerator[events.Batch, None], trace: Trace) -> As
     Raises InputError, before anything is asked, if the file cannot be written, and later if it no longer can.
     """
     with _writing(trace.path):
-        trace.begin()
+        await trace.begin()
     is_over = False
     try:
         async with aclosing(stream):
             async for batch in stream:
-                for event in batch:
-                    with _writing(trace.path):
-                        trace.add(event)
-                        if isinstance(event, events.Finished):
-                            is_over = True
-                            await asyncio.to_thread(trace.end)
-                    yield [event]
+                with _writing(trace.path):
+                    await trace.add(batch)
+                    if batch and isinstance(batch[-1], events.Finished):
+                        is_over = True
+                        await trace.end()
+                yield batch
     except BaseException as error:
         if not is_over:
             try:
-                trace.add(failed(error))
-                trace.end()
+                await trace.add([failed(error)])
+                await trace.end()
             except OSError as problem:
                 error.add_note(f"its trace could not be written: {problem}")
         raise

@@ -178,7 +178,7 @@ def test_a_recording_grows_with_the_run_and_what_a_crash_leaves_can_be_read(sess
         seen = 0
         async for event in stream:
             seen += 1
-            assert len(lines("run.lqrun")) == seen, f"{event} was told before it was written"
+            assert len(lines("run.lqrun")) >= seen, f"{event} was told before it was written"
             if isinstance(event, events.HoleClosed):
                 break
         await stream.aclose()
