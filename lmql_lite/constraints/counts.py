@@ -174,8 +174,18 @@ class OptionMachine(PhraseMachine):
 class EdgeMachine(PhraseMachine):
     """Holds if the text begins with one of the phrases, or if `anywhere`, ends with one."""
 
+    def __init__(self, phrases: Iterable[bytes], *, anywhere: bool) -> None:
+        super().__init__(phrases, anywhere=anywhere)
+        self._begun = min(self.found, default=0)
+        """The only node of all texts that begin with a phrase: what follows does not tell them apart."""
+
     def step(self, state: int, character: str) -> int:
-        return state if state in self.found and not self._anywhere else super().step(state, character)
+        if self._anywhere:
+            return super().step(state, character)
+        if state in self.found:
+            return state
+        after = super().step(state, character)
+        return self._begun if after in self.found else after
 
     def holds(self, state: int) -> bool:
         return state in self.found

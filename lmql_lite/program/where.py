@@ -322,7 +322,7 @@ class ClauseReading:
     def term(self, node: ast.expr, holds: bool = True) -> Term:
         match node:
             case ast.UnaryOp(ast.Not(), operand) if self.reads_hole(node):
-                return self.term(operand, not holds)
+                return placed(self.term(operand, not holds), self.place(node))  # quoted with its `not`
             case ast.BoolOp(operator, parts) if self.reads_hole(node):
                 return self.joined(node, isinstance(operator, ast.And) is holds, parts, holds)
         try:
