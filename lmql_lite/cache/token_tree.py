@@ -97,7 +97,7 @@ class TokenTree:
         self._has_recalled = False
         self._dirty: DirtyEntries | None = DirtyEntries() if records else None
         self._spare: OrderedDict[Node, None] = OrderedDict()
-        """Evictable nodes with entries, least recently used first."""
+        """Evictable nodes with entries, or of recalled paths, least recently used first."""
         self._pins: dict[Node, int] = {}
         self._held: dict[Node, None] = {}
         """Nodes with entries on the path to a pin."""
@@ -403,7 +403,8 @@ class TokenTree:
             self._spare[node] = None
 
     def _recall(self, rows: Rows) -> None:
-        """Takes over the latest rows, so that drafts continue as the text of earlier processes did."""
+        """Takes over the paths of the latest rows, so that drafts continue as the text of earlier processes did. Their
+        entries are read when a run needs them: what only drafts use does not count as used."""
         places = {0: self.root}
         for row in rows.latest(self.fingerprint, RECALLED):
             way, place = [row], row
@@ -420,7 +421,9 @@ class TokenTree:
                 for token in unpacked_tokens(each.tokens):
                     node = self._extend(node, token)
                 places[each.place] = node
-                self._look(node)
+                self._suffixes.enter(node)
+                if not node.pinned:
+                    self._spare.setdefault(node)
 
     def _rows_at(self, nodes: Sequence[Node]) -> dict[Node, list[TreeRow]]:
         """Rows at nodes whose way is that of the node (law 5). The rows above, as far as they are there, are compared
@@ -685,8 +688,8 @@ class TokenTree:
             place.pinned += 1
             if place.pinned > 1:  # all nodes above are pinned too, so a run that moves on pins one node
                 return
+            self._spare.pop(place, None)
             if place.scores is not None or place.answers:
-                self._spare.pop(place, None)
                 self._held[place] = None
             place = place.parent
 

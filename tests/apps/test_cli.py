@@ -7,9 +7,11 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,8 +138,10 @@ def test_a_cache_file_is_looked_at_and_damage_is_found(shell: Shell) -> None:
     assert stats.code == 0 and "demo, " in stats.out and "top-k entries" in stats.out
     assert json.loads(shell("cache", "stats", "x.tokens", "--json").out)["nodes"] > 0
     assert "sound" in shell("cache", "verify", "x.tokens").out
+    with closing(sqlite3.connect(shell.folder / "x.tokens")) as database:
+        (value,) = database.execute("SELECT value FROM entry ORDER BY id LIMIT 1").fetchone()
     data = bytearray((shell.folder / "x.tokens").read_bytes())
-    data[-40] ^= 1
+    data[data.index(value) + len(value) // 2] ^= 1
     (shell.folder / "x.tokens").write_bytes(data)
     damaged = shell("cache", "verify", "x.tokens")
     assert damaged.code == 6 and "its checksum is wrong" in damaged.out

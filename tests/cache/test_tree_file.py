@@ -474,6 +474,16 @@ def test_a_file_that_is_removed_or_replaced_is_opened_again(how: str) -> None:
     processes(2, work)
 
 
+def test_a_link_is_followed_and_stays_a_link() -> None:
+    link = Path("link.tokens")
+    run('"before:[A]" where len(A) < 6', cache=str(FILE))
+    link.symlink_to(FILE)
+    run(COUNT, cache=str(link))
+    compacted(link)
+    assert link.is_symlink() and not FILE.is_symlink()
+    assert run(COUNT, cache_mode="replay").usage.forward_passes == 0
+
+
 # the cap of a file
 
 
