@@ -53,7 +53,8 @@ class Matcher(Protocol):
         ...
 
     def advance(self, data: bytes, tokens: int = 1) -> Matcher:
-        """Matcher after the bytes of an allowed token, `held` left out. The hole may end inside `data`.
+        """Matcher after the bytes of an allowed token, `held` left out. The hole may end inside `data`. Raises
+        ValueError if the bytes do not fit as that many tokens.
 
         `tokens` is the number of this hole's tokens in the bytes. A token that was healed over the end of the text
         before the hole counts (S15); one that an earlier hole chose does not.
@@ -69,5 +70,17 @@ class Matcher(Protocol):
         ...
 
     def longest_valid(self, data: bytes) -> int:
-        """Number of leading bytes of `data` that fit. For text from a server, which has not been masked."""
+        """Number of leading bytes of `data` that fit as no tokens of this hole. For text from a server, which has not
+        been masked."""
         ...
+
+
+def matcher_after(matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
+    """Matcher after bytes that no mask has judged; None if they do not fit as that many tokens of the hole.
+
+    `longest_valid` cannot tell: the tokens may be too many, or just those that the bytes need.
+    """
+    try:
+        return matcher.advance(data, tokens)
+    except ValueError:
+        return None

@@ -308,11 +308,10 @@ class _Segment:
         """
         following = self.begin(state.part + 1)
         staying = frozenset([state]) if hole.lives(place) else frozenset[GrammarState]()
-        if not self._is_last(state.part) and hole.holds(place):
-            if hole.is_bound(place):
-                staying = following
-            elif hole.bounded_anywhere:
-                staying |= following
+        if hole.is_bound(place):
+            staying = following
+        elif hole.bounded_anywhere and not self._is_last(state.part) and hole.holds(place):
+            staying |= following
         if cut is None:
             return staying
         if not hole.certain:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmql_lite.cache.sampling import is_greedy, mix
 from lmql_lite.cache.scores import Scores
-from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.environment import Environment, value_of
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import fail_unfilled, quoted
@@ -147,11 +147,8 @@ class Choosing:
 
 def _filled(matcher: Matcher, text: bytes, tokens: int) -> Matcher | None:
     """The matcher after a hole with this text; None if the hole cannot have it."""
-    if matcher.ending is not None or matcher.longest_valid(text) < len(text):
-        return None
-    try:
-        after = matcher.advance(text, tokens)
-    except ValueError:  # too many tokens
+    after = matcher_after(matcher, text, tokens) if matcher.ending is None else None
+    if after is None:
         return None
     if after.ending is None:
         return after.end("forced") if after.may_end else None

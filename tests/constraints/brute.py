@@ -178,6 +178,12 @@ def is_closed(term: Term) -> bool:
             return any(map(is_closed, terms))
         case Or(terms):
             return bool(terms) and all(map(is_closed, terms))
+        case Not(Not(part)):
+            return is_closed(part)
+        case Not(And(terms)):
+            return is_closed(Or(tuple(map(Not, terms))))
+        case Not(Or(terms)):
+            return is_closed(And(tuple(map(Not, terms))))
     return False
 
 

@@ -11,11 +11,13 @@ import pytest
 from lmql_lite.constraints import hole_matcher
 from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES, Recent
+from lmql_lite.constraints.matcher import matcher_after
 from lmql_lite.constraints.terms import (
     And,
     Choice,
     Constant,
     Contains,
+    Ends,
     Length,
     Matches,
     Not,
@@ -363,6 +365,15 @@ def test_lines_are_counted_and_the_last_one_may_lack_its_end() -> None:
     assert opened(Length(0, 1, "lines")).advance(b"a\n").ending == "bound"
     with pytest.raises(ConstraintError, match="nothing can fill"):
         opened(And((Length(3, None, "lines"), Length(0, 2))))
+
+
+def test_text_that_no_mask_has_judged_fits_as_a_number_of_tokens() -> None:
+    """A draft's fourth token fitted by its bytes, and was refused: no other token could bring the last letter."""
+    four = opened(And((Ends((b"a", b"b")), Length(4, 4, "tokens")))).advance(b"say", tokens=3)
+    assert matcher_after(four, b":", 1) is None and b":" not in allowed(four) and four.forced() == b""
+    assert matcher_after(four, b"a", 1) is not None and b"a" in allowed(four)
+    two = opened(And((Length(3, 3), Length(2, 2, "tokens"))))
+    assert [matcher_after(two, b"cat", tokens) is not None for tokens in (1, 2, 3)] == [False, True, False]
 
 
 def test_a_stop_may_be_a_pattern() -> None:

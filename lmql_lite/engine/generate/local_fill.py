@@ -14,7 +14,7 @@ from lmql_lite.cache.sampling import NO_PENALTIES
 from lmql_lite.cache.scores import Mask
 from lmql_lite.cache.top_k import Miss
 from lmql_lite.constraints.hole_matcher import Engine
-from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.generate.hole_fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of
@@ -109,11 +109,11 @@ class LocalFill(Fill):
 
     def _begin(self, matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
         """The matcher after `tokens` tokens generated before the hole; None if they cannot begin a value."""
-        if matcher.longest_valid(data) < len(data):
+        after, left = matcher_after(matcher, data, tokens), self.limit - tokens
+        if after is None:
             return None
-        matcher, left = matcher.advance(data, tokens), self.limit - tokens
-        fits = matcher.ending or matcher.may_end or (left > 0 and matcher.allowed(b"", left).any())
-        return matcher if fits else None
+        fits = after.ending or after.may_end or (left > 0 and after.allowed(b"", left).any())
+        return after if fits else None
 
     # One token ------------------------------------------------------------------------------------------------------
 
@@ -154,13 +154,12 @@ class LocalFill(Fill):
             data = self._engine.vocabulary.tokens[token] or b""
             is_last = at + 1 >= self.limit - state.used
             try:
-                if not data or is_last or matcher.longest_valid(data) < len(data):
-                    return at
-                matcher = matcher.advance(data)
+                after = matcher_after(matcher, data, 1) if data and not is_last else None
             except ConstraintError:  # a condition too large for text that the model may never choose
                 return at
-            if matcher.ending is not None:
+            if after is None or after.ending is not None:
                 return at
+            matcher = after
         return len(draft)
 
     def take(self, pick: Pick, choice: TokenChoice | None) -> State:

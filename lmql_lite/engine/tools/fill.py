@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.hole_matcher import HoleMatcher
-from lmql_lite.constraints.matcher import Ending, Matcher
+from lmql_lite.constraints.matcher import Ending, Matcher, matcher_after
 from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.generate.generator import Generator
@@ -251,9 +251,9 @@ class FreeText:
         if call is None or call["begun"] is None:
             return True
         begun = data[len(held) :][: call.end() - len(said)]
-        if self.own.longest_valid(begun) < len(begun):
+        after = matcher_after(self.own, begun, 1)
+        if after is None:
             return False
-        after = self.own.advance(begun)
         shortest = MARK + CLOSING
         return after.ending is not None or after.longest_valid(shortest.encode()) == len(shortest)
 
