@@ -150,7 +150,8 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
             return Rewritten(before, before, was_damaged=False)
         kept = list(file.stored())
         was_damaged = bool(file.problems() or file.notices)
-        if file.unreadable:
+        if file.unreadable or not file.is_intact():
+            was_damaged = True
             file = _rebuilt(file, Path(path), kept)
         try:
             entries = _applied(file, change)

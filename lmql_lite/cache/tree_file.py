@@ -374,6 +374,16 @@ class TreeFile(Epochs):
                 if at > last:
                     return
 
+    def is_intact(self) -> bool:
+        """True if SQLite finds all pages and indexes in order. Reads the whole file."""
+        with self._guard:
+            if self._reader is None:
+                return True
+            try:
+                return bool(self._reader.execute("PRAGMA integrity_check(1)").fetchone()[0] == b"ok")
+            except sqlite3.DatabaseError:
+                return False
+
     def problems(self) -> list[str]:
         """Sentences about what is damaged; `stored` was read before."""
         found = [f"entry {number:,}: its checksum is wrong" for number in sorted(self.damaged)]
