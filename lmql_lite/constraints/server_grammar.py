@@ -48,9 +48,9 @@ def pushed(parts: Sequence[Automaton | bytes], budget: int = RULES) -> Pushed | 
     """Language of a segment: its holes, and the literal texts before, between and after them.
 
     A hole inside the segment ends as its matcher does without end-of-text: at a stop, at its bound, or where a byte
-    cannot continue it (S13, S18). The last hole may end wherever its condition holds, and may include the phrase before
-    which STOPS_BEFORE cuts it: a stop is an observation (S14). Tokens are not counted. None if there are more than
-    `budget` rules even with nothing counted, or if there is no text at all.
+    cannot continue it (S13, S18). The last hole may also end wherever its condition holds, and may include the phrase
+    before which STOPS_BEFORE cuts it, unless its bound comes first (S14, S15). Tokens are not counted. None if there
+    are more than `budget` rules even with nothing counted, or if there is no text at all.
     """
     holes = [GrammarHole(part) if isinstance(part, Automaton) else part.decode() for part in parts]
     while True:

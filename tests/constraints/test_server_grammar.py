@@ -249,6 +249,10 @@ AT, BEFORE = True, False
             id="STOPS_BEFORE what follows",
         ),
         pytest.param(
+            [And((Stop(b"ab", BEFORE), Length(0, 3)))], ["", "bba", "bab"], ["bbab", "abb"],
+            id="a phrase that is begun at the bound of the last hole",
+        ),
+        pytest.param(
             [Stop(b"\n-", BEFORE), b"\n", And((Stop(b"\n", AT), Length(0, 5)))],
             ["ab\n-", "ab\n-cd\n", "a\nb\n-cd"],
             ["ab\n", "ab\ncd", "ab\n-cdefg"],
