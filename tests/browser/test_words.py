@@ -24,8 +24,7 @@ OF_A_KIND = {
     "MATCH": "soft",
     "CASE": "soft",
 }
-NO_WORDS = {"HEAD", "ARGUMENTS", "NAME", "STRING", "EXPRESSION", "TARGET", "CODE", "CODE_BLOCK"}
-NO_WORDS |= {"OPEN", "CLOSE"}
+NO_WORDS = {"ARGUMENTS", "EXPRESSION", "HEAD", "NAME", "PYTHON", "STRING"}
 
 
 def test_what_was_generated_is_up_to_date() -> None:
