@@ -31,7 +31,7 @@ class Node:
         self.token = token
         self.number = number
         self.freed = freed
-        """Where a node that is freed says so; this may be on any thread at any moment, so it takes no lock."""
+        """Queue of freed nodes. A node may be freed on any thread at any moment, so adding to it takes no lock."""
         self.below: dict[int, ReferenceType[Node]] | None = None
         self.hash = 0
         """Hash of the path; 0 until it is asked for."""

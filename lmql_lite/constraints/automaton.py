@@ -312,7 +312,7 @@ class Automaton:
         self.start = self._number(tuple(machine.start for machine in machines))
         units = [self.counts.vector([unit]) for unit, _ in self._counters[:MAX_COUNTERS]]
         self._vectors = np.zeros((1 << len(units), len(self.counts.units)), dtype=np.intp)
-        """What a character adds to the counts, by the bits of the counters that it raises."""
+        """Increments of the counts by a character, by the bits of the counters that it raises."""
         self._vectors += np.array(self.counts.vector(["characters"]), dtype=np.intp)
         for bit, unit in enumerate(units):
             self._vectors[np.arange(len(self._vectors)) >> bit & 1 == 1] += np.array(unit, dtype=np.intp)

@@ -25,7 +25,7 @@ class Mistake(NamedTuple):
 SAID_BETTER = (
     ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
     ("Maybe you meant '=='", "a single '=' does not compare", "write == to compare"),
-    ("Missing parentheses in call to", "the call has no parentheses", "write print(...)"),
+    ("Missing parentheses in call to", "the call has no parentheses", "put its arguments in parentheses"),
     ("cannot assign to", "nothing can be assigned to this", None),
     ("codec can't decode", "an escape in this string is incomplete", r"write \\ for a plain backslash"),
     (

@@ -1,4 +1,4 @@
-"""What tools show of a whole file: stretches, spelled tokens, the first difference, models, JSON data."""
+"""Views of a whole file that tools show: stretches, spelled tokens, the first difference, models, JSON data."""
 
 from __future__ import annotations
 

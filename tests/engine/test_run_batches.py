@@ -46,7 +46,7 @@ async def told(query: str, session: lq.Session, **options: Any) -> list[events.E
 
 
 def without_source(seen: list[events.Event]) -> list[events.Event]:
-    """Who said a token may differ, of several samples whose turn it was, and the number of a node that nobody held."""
+    """Events without what may differ: the source of a token, the turns of samples, and the numbers of nodes."""
     kept = [event for event in seen if not isinstance(event, events.Finished | events.Guessed)]
     numbers: dict[int, int] = {}
     moved: list[events.Event] = []

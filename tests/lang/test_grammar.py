@@ -105,7 +105,7 @@ def test_there_are_no_conflicts_and_every_terminal_is_used(name):
 
 
 def test_stored_tables_are_those_of_the_grammars(tmp_path, monkeypatch):
-    """What a build stores parses alike, is read again, and is not read for another grammar."""
+    """Stored tables parse as made ones, are read again, and are not read for another grammar."""
     (tmp_path / "tables.json").write_text(tables(), "utf-8")
     homes = {"tables.json": tmp_path / "tables.json"}
     monkeypatch.setattr(

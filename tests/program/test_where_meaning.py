@@ -1,4 +1,4 @@
-"""What a condition says, against Python: a value that guide and Python both accept meets the clause, and no other."""
+"""Meaning of conditions against an oracle: a value that guide and Python both accept meets the clause, and no other."""
 
 from __future__ import annotations
 
