@@ -423,11 +423,14 @@ def busy(folder: str, who: int, seconds: float, sent: multiprocessing.Queue[obje
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_processes_with_many_runs_share_a_file_without_errors(method: str) -> None:
+def test_processes_with_many_runs_share_a_file_without_errors(
+    method: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LMQL_LITE_BUSY_SECONDS=60 for the long one. After a fork each process opens the file for itself."""
     run('"before:[A]" where len(A) < 6')
     session = lq.Session()
     lq.run_sync('"fork:[A]" where len(A) < 6', model=lq.ScriptedModel("x"), session=session, cache="x.tokens")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(root)])  # a spawned process imports this module by its name
     context = multiprocessing.get_context(method)
     sent, seconds = context.Queue(), float(os.environ.get("LMQL_LITE_BUSY_SECONDS", "3"))
     others = [context.Process(target=busy, args=(os.getcwd(), who, seconds, sent)) for who in range(4)]
