@@ -47,7 +47,7 @@ Self = TypeVar("Self")
 
 
 class QueryFunction(RowRuns[R], Generic[P, R, Called]):
-    """A Python function whose docstring is a query: `QueryFunction[P, R]` has its parameters and returns R (D71).
+    """A Python function whose docstring is a query: `QueryFunction[P, R]` has its parameters and returns R.
 
     Calling it gives what the query returns, or the `Result` where it returns nothing (of `n` > 1 a list of either); an
     `async def` is awaited. A return annotation says what the value must be, as pydantic reads it. Its parameters are

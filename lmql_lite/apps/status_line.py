@@ -1,4 +1,4 @@
-"""A status line on a terminal: progress of `lq run` and `lq eval` (D74)."""
+"""A status line on a terminal: progress of `lq run` and `lq eval`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of a query: inputs and expectations, in a TOML file beside the query (D76).
+"""Cases of a query: inputs and expectations, in a TOML file beside the query.
 
 # choose.cases.toml
 [[case]]

@@ -1,4 +1,4 @@
-"""Recording: a `.tokens` file that replaces every cache while a test runs (D73)."""
+"""Recording: a `.tokens` file that replaces every cache while a test runs."""
 
 from __future__ import annotations
 

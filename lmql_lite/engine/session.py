@@ -71,7 +71,7 @@ class Session:
     """
 
     recording: ClassVar[Recording | None] = None
-    """Recording that replaces the caches of all runs of the process while a test runs (D73)."""
+    """Recording that replaces the caches of all runs of the process while a test runs."""
 
     def __init__(self, model: str | Model | None = None) -> None:
         self.default = model

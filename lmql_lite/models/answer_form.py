@@ -1,5 +1,5 @@
 """Form of a chat's answer if the server takes no grammar: an object that a JSON Schema describes, or a sentence in the
-prompt that lists the permitted answers (D61). Every answer is still checked on arrival.
+prompt that lists the permitted answers. Every answer is still checked on arrival.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It knows the domain of the examples and nothing else (`demo/model/README.md`); `demo/train.py` makes it.
 
-Its scores are the same to the last bit alone, in a batch, with and without cached keys and values (S5, D12). BLAS
+Its scores are the same to the last bit alone, in a batch, with and without cached keys and values (S5). BLAS
 chooses the order of a sum by the shapes, so no result may depend on that order. Every number that enters a sum is
 rounded to a multiple of a power of two: fine enough to do no harm (1e-6), and coarse enough that products and all
 their partial sums fit into the 53 bits of a float64. Such sums are exact in any order.
@@ -120,7 +120,7 @@ class DemoModel(Scorer):
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. Requests with a common beginning compute it once."""
-        # such small matrices gain nothing from a second thread, and lose much if other processes want that core (D28)
+        # such small matrices gain nothing from a second thread, and lose much if other processes want that core
         with self._turn, self._blas.limit(limits=1, user_api="blas"):
             return self._score(requests)
 

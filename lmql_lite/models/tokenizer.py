@@ -121,7 +121,7 @@ class LastText:
     prompt with the same examples, only the part after the last common line end is encoded.
 
     Exact where no token reaches from a line end into the letter behind it, and where neither side changes how the other
-    is split. The vocabulary says the first; the second is tried on a few lines, and not proven (D89).
+    is split. The vocabulary says the first; the second is tried on a few lines, and not proven.
     """
 
     def __init__(self, vocabulary: Sequence[bytes | None]) -> None:

@@ -63,7 +63,7 @@ class Watch:
         # the value of a nested query has the tokens that generated it, under their own holes
         asked = {name for prompt in query.prompts for name, kind in prompt.holes.items() if "(" in kind}
         tokens = {name: kept[name] for name in written if name not in cut | asked}
-        if result.usage.forward_passes is None:  # of a server, whose tokens are estimated from the text (D58)
+        if result.usage.forward_passes is None:  # of a server, whose tokens are estimated from the text
             tokens = {name: -(-len(str(result.variables.get(name, ""))) // 4) for name in tokens}
         plain = query.holes.union(FUNCTIONS, STOPS, WRITTEN, ["TOKENS"])
         for prompt in query.prompts:

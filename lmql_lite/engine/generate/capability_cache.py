@@ -1,7 +1,7 @@
 """Capability cache: capabilities of servers found by an earlier process. It serves servers whose probe costs a request
 (S4), and replays, which send nothing.
 
-They are stored as text in a tree of their own (D41), named by a digest of the server's address. Each change follows the
+They are stored as text in a tree of their own, named by a digest of the server's address. Each change follows the
 capabilities before it. Free probes are stored too, so that an earlier mistake does not last.
 """
 

@@ -213,7 +213,7 @@ class Connection:
 async def to_the_end(
     work: Callable[[], Coroutine[Any, Any, Done]], undo: Callable[[Done], Awaitable[None]] | None = None
 ) -> Done:
-    """Result of `work`, which opens or closes connections in a task of its own and is never interrupted midway (D48).
+    """Result of `work`, which opens or closes connections in a task of its own and is never interrupted midway.
 
     The connection pool shields its clean-up from anyio's cancellation, but not from asyncio's: cancelled while the pool
     closes several expired connections, a request would leave the rest open. On cancellation this function therefore
