@@ -1,7 +1,4 @@
-"""A run of 50,000 tokens: all of it can be looked at, and no view holds or draws all of it at once.
-
-How long the frames take is measured by `benchmarks/playground.py`; here is counted what would make them long.
-"""
+"""A run of 50,000 tokens: all of it can be looked at, and no view holds or draws all of it at once."""
 
 from __future__ import annotations
 
