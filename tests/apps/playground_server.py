@@ -43,7 +43,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from lmql_lite.apps.playground.files import Files
-from lmql_lite.apps.playground.limits import Limits
+from lmql_lite.apps.playground.runs import Limits
 from lmql_lite.apps.playground.serving import ServerOptions, listening, serve
 
 asked = json.loads(sys.argv[1])

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from lmql_lite.apps.playground import runs as journals
-from lmql_lite.apps.playground.forking import ForkedProcess, Forks
 from lmql_lite.apps.playground.guard import RequestRefused
-from lmql_lite.apps.playground.process import Checker, Worker
-from lmql_lite.apps.playground.runs import Journal, Scrub
+from lmql_lite.apps.playground.process import Checker, Workers
+from lmql_lite.apps.playground.runs import Journal, Limits, Runs, Scrub
 
 OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31}
 FOREVER = 3600.0
@@ -74,79 +73,50 @@ def test_lines_that_fill_a_piece_wait_for_no_others(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(pieces()) == [10, 10, 10, 6]
 
 
-def forks_of(folder: Path) -> Forks:
-    paths = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    return Forks(OFFER, folder, {**os.environ, **paths})
+@asynccontextmanager
+async def spare_of(folder: Path) -> AsyncIterator[Runs]:
+    """Runs whose first process has been started."""
+    workers = Workers(OFFER, os.environ, folder / "own")
+    runs = Runs(workers, folder, Limits(), Scrub(()))
+    runs.prepare()
+    try:
+        yield runs
+    finally:
+        await runs.close()
+        workers.close()
 
 
-def test_workers_are_forked_and_each_answers_for_itself(tmp_path: Path) -> None:
+def test_each_run_has_a_process_of_its_own_and_the_next_one_is_ready(tmp_path: Path) -> None:
     async def scenario() -> None:
-        forks = forks_of(tmp_path)
-        try:
-            workers = await asyncio.gather(*(forks.take() for _ in range(5)))
+        async with spare_of(tmp_path) as runs:
+            workers = [await runs._take() for _ in range(3)]
             for worker in workers:
-                assert isinstance(worker._process, ForkedProcess)
                 answer = await worker.ask({"kind": "check", "text": '"[X]"'})
                 assert answer is not None and answer["problems"] == []
-            assert len({worker._process.pid for worker in workers}) == 5
+            assert len({worker._process.pid for worker in workers}) == 3
             codes = await asyncio.gather(*(worker.kill() for worker in workers))
             assert set(codes) == {-signal.SIGKILL}
-        finally:
-            await forks.close()
 
     asyncio.run(scenario())
 
 
-def test_forked_workers_draw_other_random_numbers_and_bear_a_mark_of_their_own(tmp_path: Path) -> None:
-    query = "import os, random, time\nprint(random.random(), os.environ['LMQL_LITE_RUNS'])\ntime.sleep(0.5)\n'a'"
-
-    async def printed(worker: Worker) -> str:
-        await worker.send({"kind": "run", "text": query, "name": "q.lq", "inputs": {}, "options": {}, "typed": []})
-        said = (await anext(worker.printed())).decode()
-        mark = said.split()[-1]
-        assert mark == worker._mark
-        own = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
-        assert f"LMQL_LITE_RUNS={mark}".encode() in own.split(b"\0"), "others find the process by it"
-        return said
-
+def test_a_spare_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
     async def scenario() -> None:
-        forks = forks_of(tmp_path)
-        try:
-            workers = [await forks.take() for _ in range(2)]
-            assert len({await printed(worker) for worker in workers}) == 2
-            assert await asyncio.gather(*(worker.kill(patience=9) for worker in workers)) == [0, 0]
-        finally:
-            await forks.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_run_that_ends_the_process_that_forks_ends_itself_and_not_the_next_one(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        forks = forks_of(tmp_path)
-        try:
-            worker = await forks.take()
-            text = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nwhile True:\n    pass\n'a'"
-            await worker.send({"kind": "run", "text": text, "name": "q.lq", "inputs": {}, "options": {}, "typed": []})
-            while not worker.has_ended:
-                await asyncio.sleep(0.01)
-            other = await forks.take()
+        async with spare_of(tmp_path) as runs:
+            assert runs._spare is not None
+            await (await runs._spare).kill()
+            other = await runs._take()
             assert await other.ask({"kind": "check", "text": "'a'"})
             await other.kill()
-        finally:
-            await forks.close()
 
     asyncio.run(scenario())
 
 
 def test_none_is_left_where_the_server_ends_while_it_starts(tmp_path: Path) -> None:
     async def scenario() -> None:
-        forks = forks_of(tmp_path)
-        forks.prepare()
-        await asyncio.sleep(0.05)
-        await forks.close()
-        forks.prepare()
-        assert forks._parent is not None and (await forks._parent)._process.returncode is not None
+        async with spare_of(tmp_path) as runs:
+            pass
+        assert runs._spare is not None and (await runs._spare).has_ended
 
     asyncio.run(scenario())
 
@@ -155,8 +125,10 @@ def test_a_check_that_comes_while_the_playground_ends_starts_no_process(tmp_path
     """It would outlast the time for a shutdown, and the terminal would show a traceback after Ctrl-C."""
 
     async def ask() -> None:
-        checker = Checker({"models": {"demo": {}}, "first": "demo"}, tmp_path, dict(os.environ), 10)
+        workers = Workers(OFFER, os.environ, tmp_path / "own")
+        checker = Checker(workers, tmp_path, 10)
         await checker.close()
+        workers.close()
         with pytest.raises(RequestRefused, match="the playground is ending"):
             await checker.ask({"kind": "check", "text": '"a"'})
 

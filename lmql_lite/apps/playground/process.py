@@ -6,77 +6,83 @@ import asyncio
 import json
 import math
 import os
-import signal
+import subprocess
 import sys
 import time
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncGenerator, Mapping
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from lmql_lite.apps.playground.cleaner import end_group
 from lmql_lite.apps.playground.guard import RequestRefused
-from lmql_lite.apps.playground.orphans import MARK, count, end, marked
 
 LONGEST_LINE = 2**26
 _BOOT = "from lmql_lite.apps.playground.worker import main; main()"
+_CLEANER = "from lmql_lite.apps.playground.cleaner import main; main()"
 
 
-def command(boot: str) -> list[str]:
+def command(boot: str, *arguments: str) -> list[str]:
     """The command of a child that finds modules where this process does; -P keeps those in its folder from being taken
     for them."""
     paths = json.dumps([os.path.abspath(path) for path in sys.path])
-    return [sys.executable, "-P", "-c", f"import sys, json; sys.path[:] = json.loads(sys.argv.pop()); {boot}", paths]
+    code = f"import sys, json; sys.path[:] = json.loads(sys.argv.pop()); {boot}"
+    return [sys.executable, "-P", "-c", code, *arguments, paths]
 
 
 class TooLong(Exception):
     """An answer of more than LONGEST_LINE bytes."""
 
 
-class ChildProcess(Protocol):
-    """The process of a worker: one of asyncio, or a forked one."""
+class Workers:
+    """Starts the processes of one server, with the models on offer, and reports them to its cleaner."""
 
-    @property
-    def pid(self) -> int: ...
+    def __init__(self, offer: Mapping[str, Any], environment: Mapping[str, str], own: Path) -> None:
+        self._offer = offer
+        self._environment = environment
+        self._cleaner = subprocess.Popen(
+            command(_CLEANER, str(own)),
+            stdin=PIPE,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is not for it
+        )
 
-    @property
-    def returncode(self) -> int | None: ...
-
-    @property
-    def stdin(self) -> asyncio.StreamWriter | None: ...
-
-    @property
-    def stdout(self) -> asyncio.StreamReader | None: ...
-
-    @property
-    def stderr(self) -> asyncio.StreamReader | None: ...
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-class Worker:
-    def __init__(self, process: ChildProcess, mark: str) -> None:
-        self._process = process
-        self._mark = mark
-
-    @staticmethod
-    async def start(offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> Worker:
-        own = marked(environment)
+    async def start(self, folder: Path) -> Worker:
+        """Raises OSError where there can be no process."""
         process = await asyncio.create_subprocess_exec(
             *command(_BOOT),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             cwd=folder,
-            env=own,
+            env=self._environment,
             limit=LONGEST_LINE,
             start_new_session=True,
         )
-        worker = Worker(process, own[MARK])
-        await worker.send(offer)
+        self._report(f"+{process.pid}")
+        worker = Worker(process, lambda: self._report(f"-{process.pid}"))
+        await worker.send(self._offer)
         return worker
+
+    def close(self) -> None:
+        with self._cleaner:
+            pass  # its stdin is closed, as it is when this process dies
+
+    def _report(self, line: str) -> None:
+        assert self._cleaner.stdin is not None
+        with suppress(OSError, ValueError):
+            self._cleaner.stdin.write(f"{line}\n".encode())
+            self._cleaner.stdin.flush()
+
+
+class Worker:
+    """One process. `ended` is called when it and its group are gone."""
+
+    def __init__(self, process: Process, ended: Callable[[], None]) -> None:
+        self._process = process
+        self._ended = ended
 
     async def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer to a job that is not a run."""
@@ -116,10 +122,6 @@ class Worker:
         while data := await self._process.stderr.read(2**16):
             yield data
 
-    async def count(self) -> int:
-        """The number of processes that it has started and that are there, itself among them."""
-        return await asyncio.to_thread(count, self._mark)
-
     def interrupt(self) -> None:
         """Asks it to end; it may not."""
         if not self.has_ended:
@@ -127,8 +129,8 @@ class Worker:
                 self._process.terminate()
 
     async def kill(self, *, patience: float = 0) -> int:
-        """Ends it with all that it has started, after `patience` seconds in which it may end by itself. Returns the
-        exit code, -N for signal N.
+        """Ends it with its group, after `patience` seconds in which it may end by itself. Returns the exit code, -N for
+        signal N.
 
         One that is about to end by itself has so many seconds to do so.
         """
@@ -137,7 +139,8 @@ class Worker:
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._exit(math.inf)
-        await asyncio.to_thread(_end_rest, self._process.pid, self._mark)
+        end_group(self._process.pid)
+        self._ended()
         return self._process.returncode or 0
 
     async def _exit(self, seconds: float) -> None:
@@ -147,20 +150,12 @@ class Worker:
             await asyncio.sleep(0.005)
 
 
-def _end_rest(group: int, mark: str) -> None:
-    if sys.platform != "win32":
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-        end(mark)
-
-
 class Checker:
     """Process for checks, started with the first question. A question that is not answered within `seconds` fails."""
 
-    def __init__(self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], seconds: float) -> None:
-        self._offer = offer
+    def __init__(self, workers: Workers, folder: Path, seconds: float) -> None:
+        self._workers = workers
         self._folder = folder
-        self._environment = environment
         self._seconds = seconds
         self._turn = asyncio.Lock()
         self._worker: Worker | None = None
@@ -174,7 +169,7 @@ class Checker:
                 raise RequestRefused(503, "the playground is ending")
             if self._worker is None:
                 try:
-                    self._worker = await Worker.start(self._offer, self._folder, self._environment)
+                    self._worker = await self._workers.start(self._folder)
                 except OSError as error:
                     raise RequestRefused(
                         503, f"no process can be started to read it: {error.strerror or error}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +20,8 @@ from lmql_lite import __version__
 from lmql_lite.apps.completions import WORDS
 from lmql_lite.apps.playground.files import Files, Page, examples, key_of, recording
 from lmql_lite.apps.playground.guard import RequestRefused, reply
-from lmql_lite.apps.playground.limits import IS_BOUNDED, Limits
-from lmql_lite.apps.playground.process import Checker
-from lmql_lite.apps.playground.runs import PageRun, Runs
+from lmql_lite.apps.playground.process import Checker, Workers
+from lmql_lite.apps.playground.runs import Limits, PageRun, Runs
 from lmql_lite.observe.lines import read
 from lmql_lite.observe.report import report
 from lmql_lite.options import DECODERS, OPTIONS
@@ -48,6 +48,7 @@ FORM = [
 class Playground:
     """State that the routes share. `fixed` are options of every run that the page cannot change."""
 
+    workers: Workers
     runs: Runs
     checks: Checker
     plans: Checker
@@ -80,6 +81,7 @@ class Playground:
 
     async def close(self) -> None:
         await asyncio.gather(self.runs.close(), self.checks.close(), self.plans.close())
+        await asyncio.to_thread(self.workers.close)
 
     # What there is -----------------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class Playground:
                 "start": {"file": only} if only else None,
                 "limits": {
                     "seconds": limits.seconds,
-                    "memory_bytes": limits.memory_bytes if IS_BOUNDED else None,
+                    "memory_bytes": limits.memory_bytes if sys.platform == "linux" else None,
                     "printed_bytes": limits.printed_bytes,
                     "events": limits.events,
                     "event_bytes": limits.event_bytes,

@@ -12,15 +12,33 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.apps.playground.forking import Forks
-from lmql_lite.apps.playground.limits import Limits
-from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker
+from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker, Workers
 from lmql_lite.engine.events import Failed
 from lmql_lite.observe.lines import SCHEMA, STOPPED, as_object
 from lmql_lite.redaction import HIDDEN, redacted
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run. `memory_bytes` does not include its model. The first `printed_bytes` of its output are shown;
+    after `flood_bytes` it is stopped. `kept` runs can be read after their end."""
+
+    seconds: float = 600
+    memory_bytes: int = 2**31
+    printed_bytes: int = 2**18
+    flood_bytes: int = 2**26
+    events: int = 500_000
+    event_bytes: int = 2**27
+    at_once: int = 4
+    kept: int = 20
+    kept_bytes: int = 2**28
+    grace_seconds: float = 2
+    """From the request to stop until it is killed."""
+
 
 SHORTEST = 8
 """Characters of a secret that is looked for in texts: "1234" stands in many of them."""
@@ -118,8 +136,6 @@ class Journal:
                 await asyncio.wait_for(self._over.wait(), wait)
 
 
-COUNT_SECONDS = 0.2
-"""Seconds between two counts of the processes of a run: a count takes some milliseconds."""
 LAST = ("done", "error")
 LONGEST_LOG = 8192
 """Characters of an unfinished line of output that are sent without its end."""
@@ -156,7 +172,6 @@ class PageRun:
         sentence = f"the run has taken longer than the {seconds:,.0f} seconds that it may take"
         clock = loop.call_later(seconds, self._end, Failed("BudgetError", sentence, "`lq run` has no such limit"))
         printed = asyncio.create_task(self._listen(worker))
-        counting = asyncio.create_task(self._count(worker))
         code = 0
         try:
             await worker.send(job)
@@ -170,7 +185,6 @@ class PageRun:
             self._end(Failed("BudgetError", sentence, "let it return less"))
         finally:
             clock.cancel()
-            counting.cancel()
             code = await worker.kill(patience=1 if last is None else 0)
             with suppress(TimeoutError):  # a process of the query that nobody could end may still hold the pipe
                 await asyncio.wait_for(printed, 1)
@@ -178,14 +192,6 @@ class PageRun:
                 last = as_object(self._why or _crash(code))
             self.state = "done" if last["type"] == "done" else "error"
             self.journal.end(last)
-
-    async def _count(self, worker: Worker) -> None:
-        """Ends a run that has too many processes. `os.fork` is counted by the run itself."""
-        most = self._limits.processes
-        while await worker.count() <= most + 1:
-            await asyncio.sleep(COUNT_SECONDS)
-        sentence = f"the run has started more than the {most} processes that it may have at once"
-        self._end(Failed("BudgetError", sentence, "start fewer at a time"))
 
     def _add(self, found: Mapping[str, Any]) -> None:
         journal, limits = self.journal, self._limits
@@ -235,13 +241,13 @@ class PageRun:
 
 
 class Runs:
-    """All runs of one server."""
+    """All runs of one server. One process is started before there is a run for it: a click waits for no import."""
 
-    def __init__(
-        self, offer: Mapping[str, Any], folder: Path, environment: Mapping[str, str], limits: Limits, scrub: Scrub
-    ) -> None:
+    def __init__(self, workers: Workers, folder: Path, limits: Limits, scrub: Scrub) -> None:
         self.known: dict[str, PageRun] = {}
-        self.forks = Forks(offer, folder, environment)
+        self._workers = workers
+        self._folder = folder
+        self._spare: asyncio.Task[Worker] | None = None
         self._limits = limits
         self._scrub = scrub
         self._driving: set[asyncio.Task[None]] = set()
@@ -256,7 +262,7 @@ class Runs:
         run = PageRun(job["name"], self._limits, self._scrub)
         self.known[run.id] = run
         try:
-            worker = await self.forks.take()
+            worker = await self._take()
         except BaseException:
             del self.known[run.id]
             raise
@@ -265,9 +271,29 @@ class Runs:
         task.add_done_callback(self._driving.discard)
         return run
 
+    def prepare(self) -> None:
+        """Starts the process of the next run."""
+        self._spare = asyncio.create_task(self._ready())
+
+    async def _take(self) -> Worker:
+        """The spare process, or a new one where that one has failed. Raises OSError."""
+        spare = self._spare or asyncio.create_task(self._ready())
+        self.prepare()
+        with suppress(OSError):
+            if not (worker := await spare).has_ended:
+                return worker
+        return await self._ready()
+
+    async def _ready(self) -> Worker:
+        worker = await self._workers.start(self._folder)
+        await worker.send({"kind": "ready"})
+        return worker
+
     async def close(self) -> None:
         """Ends all of them."""
-        await self.forks.close()
+        if self._spare is not None:
+            with suppress(OSError):
+                await (await self._spare).kill()
         for run in self.under_way:
             run.stop()
         if self._driving:

@@ -20,11 +20,9 @@ import uvicorn
 
 from lmql_lite.apps.playground.files import Files, key_of
 from lmql_lite.apps.playground.guard import Guard
-from lmql_lite.apps.playground.limits import Limits
-from lmql_lite.apps.playground.orphans import MARK, marked, watched
-from lmql_lite.apps.playground.process import Checker
+from lmql_lite.apps.playground.process import Checker, Workers
 from lmql_lite.apps.playground.routes import SESSION, Playground
-from lmql_lite.apps.playground.runs import Runs, Scrub, secrets_of
+from lmql_lite.apps.playground.runs import Limits, Runs, Scrub, secrets_of
 from lmql_lite.errors import InputError
 from lmql_lite.models.registry import Access
 
@@ -78,19 +76,16 @@ def listening_for(folder: Files | None) -> socket.socket:
 def serve(options: ServerOptions, here: socket.socket, ready: Ready) -> None:
     """Serves until the server is ended; then no run is left. `ready` is called with the address of the page, which
     has the token."""
-    environment = marked(os.environ)
-    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own, watched(environment[MARK], own):
-        _Server(options, here, Path(own), environment, ready).run(sockets=[here])
+    with tempfile.TemporaryDirectory(prefix="lq-playground-") as own:
+        _Server(options, here, Path(own), ready).run(sockets=[here])
 
 
 class _Server(uvicorn.Server):
-    def __init__(
-        self, options: ServerOptions, here: socket.socket, own: Path, environment: Mapping[str, str], ready: Ready
-    ) -> None:
+    def __init__(self, options: ServerOptions, here: socket.socket, own: Path, ready: Ready) -> None:
         port, token = here.getsockname()[1], secrets.token_urlsafe(32)
         self._address = f"http://{HOST}:{port}/#token={token}"
         self._ready = ready
-        self._playground = playground_of(options, own, token, environment)
+        self._playground = playground_of(options, own, token)
         config = uvicorn.Config(
             Guard(self._playground.app(), token, port),
             http="h11",
@@ -107,7 +102,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._playground.runs.forks.prepare()
+        self._playground.runs.prepare()
         self._ready(self._address)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -126,22 +121,24 @@ class _Server(uvicorn.Server):
                 signal.signal(signal.Signals[name], handler)
 
 
-def playground_of(options: ServerOptions, own: Path, token: str, environment: Mapping[str, str]) -> Playground:
+def playground_of(options: ServerOptions, own: Path, token: str) -> Playground:
     """Runs get the environment without its secrets, and those that their models need."""
-    secret = secrets_of(environment)
+    secret = secrets_of(os.environ)
     needed = {"HF_TOKEN"} if any(model.startswith("local:") for model in options.models) else set()
-    given = {name: value for name, value in environment.items() if name not in secret or name in needed}
+    given = {name: value for name, value in os.environ.items() if name not in secret or name in needed}
     offer = {
         "models": options.models,
         "first": next(iter(options.models)),
         "memory_bytes": options.limits.memory_bytes,
     }
     folder = options.files.root if options.files else Path.cwd()
+    workers = Workers(offer, given, own)
     cache = (options.cache or own / SESSION).absolute()
     return Playground(
-        runs=Runs(offer, folder, given, options.limits, Scrub([*secret.values(), token])),
-        checks=Checker(offer, own, given, CHECK_SECONDS),
-        plans=Checker(offer, folder, given, PLAN_SECONDS),
+        workers=workers,
+        runs=Runs(workers, folder, options.limits, Scrub([*secret.values(), token])),
+        checks=Checker(workers, own, CHECK_SECONDS),
+        plans=Checker(workers, folder, PLAN_SECONDS),
         models=tuple(options.models),
         fixed={**(options.bounds or {}), "cache": str(cache)},
         cache_name=SESSION if options.cache is None else options.cache.name,

@@ -6,28 +6,21 @@ one holds the other end of stdin; when that closes, this process and its group e
 from __future__ import annotations
 
 import asyncio
-import gc
 import io
 import json
-import mmap
 import os
-import random
-import select
 import selectors
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn, cast
 
 from lmql_lite.api import Options
 from lmql_lite.apps.playground.checks import check, plan, query_of
-from lmql_lite.apps.playground.limits import limit, unlimited, without_core_dumps
-from lmql_lite.apps.playground.orphans import MARK, OWN_MARK, bear
 from lmql_lite.data.case_runs import problems_of
 from lmql_lite.data.cases import Case, read_cases
 from lmql_lite.engine import events
@@ -46,12 +39,12 @@ class Offered(Session):
         super().__init__(first)
         self.memory_bytes = memory_bytes
         self._offered = models
-        self._first = first
+        self.first = first
         self._ready: dict[str, Model] = {}
 
     def model(self, model: str | Model | None) -> Model:
         """Raises ModelError for a name that is not offered."""
-        wanted = self._first if model is None else model
+        wanted = self.first if model is None else model
         if not isinstance(wanted, str):
             return wanted
         if wanted not in self._offered:
@@ -62,9 +55,6 @@ class Offered(Session):
                 self._ready[wanted] = load(wanted, **self._offered[wanted])
         return self._ready[wanted]
 
-
-MOST_FORKS = 64
-"""Most forks of a run, children of children included."""
 
 Send = Callable[[Mapping[str, Any]], None]
 
@@ -83,6 +73,9 @@ def main() -> None:
 def _work(jobs: BinaryIO, send: Send, session: Offered) -> None:
     for line in jobs:
         job = json.loads(line)
+        if job["kind"] == "ready":
+            _make_ready(session)
+            continue
         if job["kind"] == "run":
             threading.Thread(target=_end_with, args=(jobs,), daemon=True).start()
             run(job, session, send)
@@ -91,82 +84,10 @@ def _work(jobs: BinaryIO, send: Send, session: Offered) -> None:
         send(check(job["text"]) if job["kind"] == "check" else plan(job, session))
 
 
-def fork_workers() -> None:
-    """Reads the models from the socket that is its stdin, loads what every run needs, and forks a worker for each mark
-    that comes with three pipes; tells when one has ended. It ends with its socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    without_core_dumps()
-    ended, ends = socket.socketpair()
-    ends.setblocking(False)
-    signal.set_wakeup_fd(ends.fileno())
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-
-    def tell(pid: int, code: int | None) -> None:
-        os.write(1, json.dumps([pid, code]).encode() + b"\n")
-
-    with socket.socket(fileno=os.dup(0)) as control:
-        offer = json.loads(_first_line(control))
-        session = Offered(offer["models"], offer["first"], offer["memory_bytes"])
-        _make_ready(session, offer["first"])
-        gc.freeze()  # so that what is shared with children stays so
-        tell(0, None)
-        while True:
-            ready, _, _ = select.select([control, ended], [], [])
-            if ended in ready:
-                ended.recv(4096)
-                for pid, code in _ended_children():
-                    tell(pid, code)
-            if control not in ready:
-                continue
-            mark, pipes, _, _ = socket.recv_fds(control, OWN_MARK, 3)
-            if not mark:
-                return
-            if (pid := os.fork()) == 0:
-                break
-            for each in pipes:
-                os.close(each)
-            tell(pid, None)
-    _begin_forked(mark.decode(), pipes)
-    ended.close()
-    ends.close()
-    with suppress(KeyboardInterrupt):
-        _work(*channels(), session)
-
-
-def _first_line(control: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        line += control.recv(1)
-    return line
-
-
-def _ended_children() -> Iterator[tuple[int, int]]:
-    with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-            yield found[0], os.waitstatus_to_exitcode(found[1])
-
-
-def _begin_forked(mark: str, pipes: list[int]) -> None:
-    """Makes a forked process one of its own: its session, pipes, signals, mark and random numbers."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, _stop)
-    for standard, pipe in enumerate(pipes):
-        os.dup2(pipe, standard)
-        os.close(pipe)
-    # those of the parent take them for what they were there
-    sys.stdout, sys.stderr = (os.fdopen(each, "w", closefd=False) for each in (1, 2))
-    bear(os.environ[MARK][:-OWN_MARK] + mark)
-    random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
-
-
-def _make_ready(session: Offered, first: str) -> None:
+def _make_ready(session: Offered) -> None:
     """Loads what every run needs while nobody waits: the parser, and a small model."""
     query_of({"name": "ready.lq", "text": '"[X]" where len(X) < 2'})
-    if first == "demo":
+    if session.first == "demo":
         session.model(None)
 
 
@@ -222,6 +143,43 @@ def _ended(error: BaseException, memory_bytes: int) -> events.Failed:
     return failed(error)
 
 
+# Memory --------------------------------------------------------------------------------------------------------
+
+
+def limit(more_bytes: int) -> None:
+    """Besides what is taken already. Processes that this one starts inherit the bound."""
+    if sys.platform == "linux":
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as pages:
+            taken = int(pages.read().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = taken + more_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def without_core_dumps() -> None:
+    """Switches off core dumps: a crash is reported in a sentence."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+@contextmanager
+def unlimited(more_bytes: int) -> Iterator[None]:
+    """Context in which memory does not count."""
+    if sys.platform == "linux":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    try:
+        yield
+    finally:
+        limit(more_bytes)
+
+
 # What surrounds a query ------------------------------------------------------------------------------------------
 
 
@@ -235,16 +193,8 @@ def channels() -> tuple[BinaryIO, Send]:
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     if hasattr(os, "fork"):
-        forks = mmap.mmap(-1, 8)  # all children share it
-
-        def in_child() -> None:
-            os.dup2(nothing, answers)  # the run is told by one process
-            count = int.from_bytes(forks[:8], "little") + 1
-            forks[:8] = count.to_bytes(8, "little")
-            if count > MOST_FORKS:
-                os._exit(1)
-
-        os.register_at_fork(after_in_child=in_child)
+        # one process reports the run
+        os.register_at_fork(after_in_child=lambda: os.dup2(nothing, answers))
 
     def send(found: Mapping[str, Any]) -> None:
         rest = memoryview(json.dumps(found, separators=(",", ":")).encode() + b"\n")
