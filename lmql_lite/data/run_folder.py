@@ -16,14 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.group_commit import GroupCommit
-from lmql_lite.cache.responses.record_log import ATTEMPT, SCHEMA, RecordLog, line_of, opening, read_lines
 from lmql_lite.data.outcomes import Scoring
 from lmql_lite.data.run_identity import continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
 from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
 from lmql_lite.store.file_lock import try_lock
+from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, line_of, opening, read_lines
+from lmql_lite.store.single_flight import ended
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
 RUNNING, FINISHED = "running", "finished"
@@ -102,7 +102,7 @@ class RunFolder:
                 identity = continued(dict(identity), identity_of(path), path)
             elif any(map(_is_foreign, path.iterdir())):
                 raise InputError(f"{path} has files and is not a data-set run", hint="name a new folder with -o")
-            self._log = RecordLog(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
+            self._log = LogWriter(path / ROWS, opening(str(identity["model"]), str(identity.get("fingerprint"))))
         except BlockingIOError:
             raise CacheError(f"{path} is being written by {_holder(path)}", hint="wait until it has ended") from None
         except OSError as error:
@@ -130,7 +130,7 @@ class RunFolder:
     async def add(self, record: Mapping[str, Any]) -> None:
         """Appends an attempt; returns when the disk has it, or has refused it."""
         line = line_of({"kind": ATTEMPT, "schema": SCHEMA, **record})
-        await self._group.submit([line]).ended()
+        await ended(self._group.add([line]))
 
     def _write(self, lines: list[bytes]) -> None:
         self._waiting += lines
@@ -142,7 +142,7 @@ class RunFolder:
         self._waiting, self.problem = [], ""
 
     def close(self, status: str) -> None:
-        self._group.finish()
+        self._group.close()
         if self._waiting:
             self._write([])
         self.note(status)

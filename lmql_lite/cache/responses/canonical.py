@@ -36,6 +36,7 @@ from lmql_lite.cache.responses.media_content import (
     text_data,
 )
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 MAX_OBJECTS = 100_000
 """Maximum number of functions, classes and objects that one value may consist of."""
 _GLOBAL_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
@@ -61,7 +62,7 @@ def canonical(value: Any) -> Any:
 
 
 def compact(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _encode(value)
 
 
 def digest(data: Any) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lmql_lite.cache.responses.cache_policy import CachePolicy
-from lmql_lite.cache.responses.record_log import SUFFIX
 from lmql_lite.cache.responses.request import AnyRequest, Request, is_deterministic, rejection
 from lmql_lite.cache.responses.request_key import KeyMaker, fingerprint_model
 from lmql_lite.cache.responses.response_cache import ResponseCache
+from lmql_lite.store.log import SUFFIX
 
 REQUEST_METHODS = frozenset(("generate_until", "generate_until_multi_round", "loglikelihood", "loglikelihood_rolling"))
 NAMES = ("model_name", "model_version", "model_id", "pretrained", "model")

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmql_lite.cache.responses.record_log import SUFFIX
 from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.log import SUFFIX
 
 RUNS = "runs"
 MERGED = ".merged"

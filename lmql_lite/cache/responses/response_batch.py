@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring
 from typing import Any
 
-from lmql_lite.cache.responses.canonical import canonical
-from lmql_lite.cache.responses.group_commit import WriteGroup
+from lmql_lite.cache.responses.canonical import canonical, compact
 from lmql_lite.cache.responses.media_content import Unkeyable
-from lmql_lite.cache.responses.record_log import SCHEMA, line_of, sealed
 from lmql_lite.cache.responses.request import AnyRequest, rejection
 from lmql_lite.cache.responses.request_key import Keyed, KeyMaker
 from lmql_lite.cache.responses.response_index import Row, checksum
 from lmql_lite.cache.responses.response_store import Write
 from lmql_lite.cache.responses.value_codec import UnknownType, decoded, encoded
+from lmql_lite.store.log import RESPONSE, SCHEMA, line_of
 from lmql_lite.store.single_flight import SingleFlight
-
-REMEMBERED = 256
-"""Number of tasks whose part of a line is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,7 @@ class Batch:
     """Requests that another call has sent, with the future of the answer."""
     answered: int = 0
     writes: list[Write] = field(default_factory=list)
-    groups: list[WriteGroup[Write]] = field(default_factory=list)
+    groups: list[Future[None]] = field(default_factory=list)
 
     def note(self, asked: Asked, answer: Any) -> None:
         """Stores the answer for a request and for those with the same key."""
@@ -71,8 +65,8 @@ class Batch:
 
     def settle(self) -> None:
         """Waits until the answers so far are written. Groups without an error are forgotten."""
-        wait([group.future for group in self.groups])
-        self.groups = [group for group in self.groups if group.future.exception() is not None]
+        wait(self.groups)
+        self.groups = [group for group in self.groups if group.exception() is not None]
 
     def fill(self, places: list[int], answers: list[Any]) -> None:
         for place, answer in zip(places, answers, strict=True):
@@ -118,47 +112,23 @@ def usable(known: Mapping[str, tuple[str, float]], oldest: float) -> tuple[dict[
 
 
 class RecordMaker:
-    """Maker of records of one model's answers. Lines of one task share most of their text, which is made once."""
+    """Maker of records of one model's answers."""
 
     def __init__(self, keys: KeyMaker, model_hash: str) -> None:
         self._keys, self._model_hash = keys, model_hash
-        self._middles: dict[tuple[str, str, str], str] = {}
 
     def write(self, request_type: str, asked: Asked, text: str, problem: str, created_at: float) -> Write:
         """Line and row of an answer, given as JSON text. With a problem it gets no key, and is not served."""
-        key = "" if problem else asked.keyed.key
-        task = str(asked.request.task_name)
-        doc_id, idx = asked.request.doc_id, asked.request.idx
-        if problem or asked.replaces or type(doc_id) is not int or type(idx) is not int:
-            record = self.record(request_type, asked) | {"cache_key": key, "response": text, "created_at": created_at}
-            record |= {"rejected": problem} if problem else {"replaces": True} if asked.replaces else {}
-            line = line_of(record)
-            doc = json.dumps(record["doc_id"], separators=(",", ":"))
-        else:
-            doc = str(doc_id)
-            part = (request_type, task, asked.keyed.options.text)
-            middle = self._middles.get(part) or self._middle(part)
-            line = sealed(
-                f'{{"kind":"response","schema":{SCHEMA},"model_hash":"{self._model_hash}","cache_key":"{key}",'
-                f'"content_hash":"{asked.keyed.content}",{middle},"doc_id":{doc},'
-                f'"idx":{idx},"response":{encode_basestring(text)},"created_at":{created_at!r},'
-                f'"deterministic":{"true" if asked.keyed.is_deterministic else "false"}'
-            )
-        row = None
-        if key:
-            row = Row(key, request_type, task, doc, idx if type(idx) is int else 0, asked.keyed.options.text, text,
-                      created_at, checksum(key, text), self._model_hash, asked.replaces)  # fmt: skip
-        return line, row
-
-    def _middle(self, part: tuple[str, str, str]) -> str:
-        """Fields that the lines of one task share."""
-        kind, task, options = part
-        fields = {"request_type": kind, "task_name": task, "task_fingerprint": self._keys.task_fingerprint(task),
-                  "gen_kwargs": options}  # fmt: skip
-        if len(self._middles) >= REMEMBERED:
-            self._middles.clear()
-        middle = self._middles[part] = json.dumps(fields, separators=(",", ":"))[1:-1]
-        return middle
+        record = self.record(request_type, asked) | {"response": text, "created_at": created_at}
+        if problem:
+            return line_of(record | {"cache_key": "", "rejected": problem}), None
+        if asked.replaces:
+            record["replaces"] = True
+        if not (key := asked.keyed.key):
+            return line_of(record), None
+        doc, idx = compact(record["doc_id"]), record["idx"] if type(record["idx"]) is int else 0
+        return line_of(record), Row(key, request_type, record["task_name"], doc, idx, record["gen_kwargs"], text,
+                                    created_at, checksum(key, text), self._model_hash, asked.replaces)  # fmt: skip
 
     def record(self, request_type: str, asked: Asked) -> dict[str, Any]:
         """Fields of a record without the answer. A document that JSON lacks is replaced by the name of its type."""
@@ -167,7 +137,7 @@ class RecordMaker:
             doc_id, idx = canonical(doc_id), canonical(idx)
         except (Unkeyable, RecursionError):
             doc_id, idx = f"{type(doc_id).__qualname__} {doc_id!r:.80}", 0
-        return {"kind": "response", "schema": SCHEMA, "model_hash": self._model_hash, "cache_key": asked.keyed.key,
+        return {"kind": RESPONSE, "schema": SCHEMA, "model_hash": self._model_hash, "cache_key": asked.keyed.key,
                 "content_hash": asked.keyed.content, "request_type": request_type, "task_name": task,
                 "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": asked.keyed.options.text,
                 "doc_id": doc_id, "idx": idx, "deterministic": asked.keyed.is_deterministic}  # fmt: skip

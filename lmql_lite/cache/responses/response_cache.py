@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from lmql_lite.cache.responses.cache_policy import CacheNotices, CachePolicy
-from lmql_lite.cache.responses.group_commit import Soon
 from lmql_lite.cache.responses.model_answers import answers_of, async_answers_of, called, method_of
 from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder, root_folder, run_id
 from lmql_lite.cache.responses.request import EMPTY, AnyRequest, type_of
@@ -178,11 +177,11 @@ class ResponseCache:
                 for answer, is_lazy, created_at in answers_of(method(part), len(part)):
                     self._take(batch, answer, created_at)
                     if self._send(batch, is_due=is_lazy) and len(batch.groups) > GROUPS_AHEAD:
-                        wait([batch.groups[-GROUPS_AHEAD].future])
-                self._send(batch, is_due=True, is_awaited=True)
+                        wait([batch.groups[-GROUPS_AHEAD]])
+                self._send(batch, is_due=True)
                 batch.settle()
         finally:
-            self._send(batch, is_due=True, is_awaited=True)
+            self._send(batch, is_due=True)
             batch.settle()
             failed = self._leave(batch)
         wait([future for _, future in batch.elsewhere])
@@ -197,28 +196,28 @@ class ResponseCache:
         """`execute` for event loops. The method may be async or return an async iterator; others run in a thread."""
         method = method_of(model, request_type)
         batch = self._begin(request_type, requests, is_sync=False)
-        soon = asyncio.get_running_loop().call_soon
         try:
             for part in batch.parts(batch_size):
                 given = await called(method, part)
                 if isinstance(given, list | tuple):
                     for answer, _, created_at in answers_of(given, len(part)):
                         self._take(batch, answer, created_at)
-                        self._send(batch, is_due=False, soon=soon)
+                        self._send(batch, is_due=False)
                 else:
                     async for answer, is_lazy, created_at in async_answers_of(given, len(part)):
                         self._take(batch, answer, created_at)
-                        if self._send(batch, is_due=is_lazy, soon=soon) and len(batch.groups) > GROUPS_AHEAD:
-                            await batch.groups[-GROUPS_AHEAD].ended()
-                self._send(batch, is_due=True, soon=soon)
+                        if self._send(batch, is_due=is_lazy) and len(batch.groups) > GROUPS_AHEAD:
+                            await ended(batch.groups[-GROUPS_AHEAD])
+                await asyncio.sleep(0)  # so that other tasks, which were woken with this one, are in the same group
+                self._send(batch, is_due=True)
                 for group in batch.groups:
-                    await group.ended()
+                    await ended(group)
                 batch.settle()
         finally:
             try:
-                self._send(batch, is_due=True, soon=soon)
+                self._send(batch, is_due=True)
                 for group in batch.groups:
-                    await group.ended()
+                    await ended(group)
             finally:
                 failed = self._leave(batch)
         for _, future in batch.elsewhere:
@@ -243,7 +242,7 @@ class ResponseCache:
         batch.asked.append(Asked(0, request, keyed, self.policy.mode == "refresh"))
         self._take(batch, response, time.time())
         is_kept = any(row for _, row in batch.writes)
-        self._send(batch, is_due=True, is_awaited=True)
+        self._send(batch, is_due=True)
         self._notices.speak(failed := self._leave(batch))
         return is_kept and failed is None
 
@@ -335,19 +334,19 @@ class ResponseCache:
                 self._notices.note_rejected(problem)
         batch.writes.append(self._records.write(batch.request_type, asked, text, problem, created_at))
 
-    def _send(self, batch: Batch, *, is_due: bool, is_awaited: bool = False, soon: Soon | None = None) -> bool:
+    def _send(self, batch: Batch, *, is_due: bool) -> bool:
         """Passes lines to the log, in groups, or all of them if they are due. Returns True if it did."""
         if not batch.writes or self._store is None or not (is_due or len(batch.writes) >= LINES_PER_GROUP):
             return False
         writes, batch.writes = batch.writes, []
-        batch.groups.append(self._store.commit(writes, in_place=is_awaited, soon=soon))
+        batch.groups.append(self._store.commit(writes))
         return True
 
     def _leave(self, batch: Batch) -> BaseException | None:
         """Passes the answers to other calls that wait for them. Returns the error of a write, if there was one."""
         for each in batch.asked:
             self._flights.leave(each)
-        errors = [error for group in batch.groups if group.future.done() and (error := group.future.exception())]
+        errors = [error for group in batch.groups if (error := group.exception())]
         if errors:
             self._count({"not_kept": batch.answered})
         return errors[0] if errors else None

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lmql_lite.cache.responses.model_folder import ModelFolder
-from lmql_lite.cache.responses.record_log import ATTEMPT, SUFFIX, RecordLog, opening, read_lines, rewrite
 from lmql_lite.cache.responses.response_index import checksum, remove_index
 from lmql_lite.cache.responses.response_store import row_of
 from lmql_lite.errors import CacheError
+from lmql_lite.store.log import ATTEMPT, SUFFIX, LogWriter, opening, read_lines, rewrite
 
 COMPARED = ("request_type", "task_name", "doc_id", "idx", "content_hash", "task_fingerprint", "model_hash")
 """Fields in which two requests may differ, without options."""
@@ -121,10 +121,10 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(log: Path) -> Iterator[RecordLog]:
+def writing(log: Path) -> Iterator[LogWriter]:
     """Holds the lock of a log, so that no cache writes it meanwhile. Raises CacheError if one does."""
     try:
-        held = RecordLog(log, b"")
+        held = LogWriter(log, b"")
     except BlockingIOError:
         raise CacheError(f"{log} is in use by another process", hint="wait until it has ended") from None
     except OSError as error:

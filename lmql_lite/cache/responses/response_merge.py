@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmql_lite.cache.responses.model_folder import CacheRun, ModelFolder
-from lmql_lite.cache.responses.record_log import SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
 from lmql_lite.cache.responses.request import LOGLIKELIHOOD
 from lmql_lite.cache.responses.request_key import model_hash
 from lmql_lite.cache.responses.response_files import writing
@@ -27,6 +26,7 @@ from lmql_lite.cache.responses.response_store import ResponseStore, StoreFiles, 
 from lmql_lite.cache.responses.value_codec import decoded, encoded
 from lmql_lite.errors import CacheError
 from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.log import SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
 
 OnConflict = Literal["first", "newest", "error"]
 IMPORTED = f"imported{SUFFIX}"

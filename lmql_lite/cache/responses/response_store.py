@@ -10,24 +10,13 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.group_commit import GroupCommit, Soon, WriteGroup
 from lmql_lite.cache.responses.model_folder import ModelFolder
-from lmql_lite.cache.responses.record_log import (
-    SCHEMA,
-    SUFFIX,
-    ForeignFile,
-    RecordLog,
-    identity,
-    opening,
-    read_lines,
-    refuse_foreign,
-    rewrite,
-)
 from lmql_lite.cache.responses.request import rejection
 from lmql_lite.cache.responses.response_index import (
     IndexDamaged,
@@ -42,6 +31,18 @@ from lmql_lite.cache.responses.response_index import (
 from lmql_lite.cache.responses.value_codec import decoded
 from lmql_lite.errors import CacheError
 from lmql_lite.store.database import set_aside
+from lmql_lite.store.log import (
+    SCHEMA,
+    SUFFIX,
+    ForeignFile,
+    GroupCommit,
+    LogWriter,
+    identity,
+    opening,
+    read_lines,
+    refuse_foreign,
+    rewrite,
+)
 
 ROWS_PER_TRANSACTION = 16_384
 BYTES_PER_TRANSACTION = 8 << 20
@@ -125,7 +126,7 @@ class ResponseStore:
 
     # -- opening
 
-    def _open_log(self) -> RecordLog | None:
+    def _open_log(self) -> LogWriter | None:
         place = self._place
         if not place.is_writable:
             self._look_at(place.log)
@@ -138,7 +139,7 @@ class ResponseStore:
         for path in self._candidates():
             first_line = opening(place.fingerprint, place.model_hash)
             try:
-                return RecordLog(path, first_line)
+                return LogWriter(path, first_line)
             except BlockingIOError:
                 continue
             except ForeignFile as error:
@@ -349,12 +350,9 @@ class ResponseStore:
 
     # -- writing
 
-    def commit(self, writes: list[Write], *, in_place: bool, soon: Soon | None = None) -> WriteGroup[Write]:
-        """Queues writes. Their group ends when the disk has them, or with an OSError if they cannot be kept.
-
-        `in_place` writes on this thread and returns after the write.
-        """
-        return self._commits.run(writes) if in_place else self._commits.submit(writes, soon)
+    def commit(self, writes: list[Write]) -> Future[None]:
+        """Queues writes. The future ends when the disk has them, or with an OSError if they cannot be kept."""
+        return self._commits.add(writes)
 
     def _commit(self, group: list[Write]) -> None:
         if self._log is None:
@@ -408,7 +406,7 @@ class ResponseStore:
         """Completes the index, and closes the files. A forked child does not touch the parent's index."""
         log = self._log
         if self.pid == os.getpid():
-            self._commits.finish()
+            self._commits.close()
             with self._lock:
                 with suppress(CacheError, IndexDamaged):
                     self._flush()

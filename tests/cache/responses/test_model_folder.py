@@ -19,11 +19,11 @@ import pytest
 from lmql_lite.cache.responses import response_merge
 from lmql_lite.cache.responses.cache_policy import CachePolicy
 from lmql_lite.cache.responses.model_folder import run_id
-from lmql_lite.cache.responses.record_log import line_of, read_lines
 from lmql_lite.cache.responses.request_key import fingerprint_model, model_hash
 from lmql_lite.cache.responses.response_cache import ResponseCache
 from lmql_lite.cache.responses.response_merge import MergeReport
 from lmql_lite.errors import CacheError, InputError
+from lmql_lite.store.log import line_of, read_lines
 from tests.cache.responses.models import Counting, generation, generations
 from tests.cache.responses.test_response_faults import PATHS
 

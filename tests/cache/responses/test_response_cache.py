@@ -741,7 +741,7 @@ def test_a_newer_index_or_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="newer version"):
         pair(tmp_path)
     assert (tmp_path / "rank0.db").read_bytes() == before
-    from lmql_lite.cache.responses.record_log import line_of
+    from lmql_lite.store.log import line_of
 
     log = tmp_path / "other.jsonl"
     log.write_bytes(line_of({"kind": "cache", "schema": 2, "model_hash": "x"}))

@@ -18,7 +18,6 @@ import pytest
 
 from lmql_lite.cache.responses import response_store
 from lmql_lite.cache.responses.cache_policy import CachePolicy
-from lmql_lite.cache.responses.record_log import RecordLog, line_of, read_lines
 from lmql_lite.cache.responses.request import Request
 from lmql_lite.cache.responses.response_cache import ResponseCache
 from lmql_lite.cache.responses.response_files import summary
@@ -26,6 +25,7 @@ from lmql_lite.cache.responses.response_index import index_place
 from lmql_lite.cache.responses.response_store import ResponseStore
 from lmql_lite.errors import CacheError
 from lmql_lite.store.database import is_on_network
+from lmql_lite.store.log import LogWriter, line_of, read_lines
 from tests.cache.responses.models import Counting, OneByOne, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair
 from tests.conftest import ROOT
@@ -367,10 +367,10 @@ cache.close()
 
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def append(log: RecordLog, lines: list[bytes]) -> None:
+    def append(log: LogWriter, lines: list[bytes]) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RecordLog, "append", append)
+    monkeypatch.setattr(LogWriter, "append", append)
 
 
 def test_a_write_that_fails_is_a_warning_or_an_error_as_wished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

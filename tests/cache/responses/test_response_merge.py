@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.responses.record_log import line_of
 from lmql_lite.cache.responses.request_key import fingerprint_model, model_hash, seed_content_hash, seed_key
 from lmql_lite.cache.responses.response_cache import ResponseCache
 from lmql_lite.cache.responses.response_files import exported
 from lmql_lite.cache.responses.response_merge import MergeReport, take_over
 from lmql_lite.errors import CacheError
+from lmql_lite.store.log import line_of
 from tests.cache.responses.models import GREEDY, Counting, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair
 

@@ -1,10 +1,10 @@
-"""Log of records for people and programs: one JSON object per line, whose last field is a checksum.
+"""Log for people and programs: one JSON object per line, whose last field is a checksum, written and synced in groups.
 
-The log is the authoritative data of a response cache. Only the holder of its lock writes, at the end, with one write
-and one sync for a group of lines. Incomplete or damaged lines are skipped and left in place.
+Only the holder of a log's lock writes, at the end, with one write and one sync for a group of lines. Incomplete or
+damaged lines are skipped and left in place.
 
-Every record has a `kind`, the `schema` of its fields and the `model_hash` of its model. `cache` opens a log, `response`
-is an answer of a model, `attempt` a row of a data-set run. Readers skip unknown kinds.
+Every record has a `kind` and the `schema` of its fields. `cache` opens a log, `response` is an answer of a model,
+`attempt` a row of a data-set run. Readers skip unknown kinds.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from lmql_lite.errors import CacheError
 from lmql_lite.store.atomic_file import replace_file, sync_folder
 from lmql_lite.store.file_lock import try_lock
 
+Item = TypeVar("Item")
 SCHEMA = 1
 SUFFIX = ".jsonl"
-ATTEMPT = "attempt"
+RESPONSE, ATTEMPT = "response", "attempt"
 BLOCK = 1 << 20
 
+_AS_IT_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_ESCAPED = json.JSONEncoder(separators=(",", ":")).encode
 _TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"}')
 _TAIL_BYTES = 20
 _FIRST = b'{"kind":"'
@@ -45,25 +50,23 @@ class LogLine:
     end: int
 
 
-def sealed(body: str) -> bytes:
-    """Line of a record, from the JSON text of its fields without the closing brace. `kind` comes first."""
-    data = body.encode()
-    return b'%b,"crc32":"%08x"}\n' % (data, zlib.crc32(data))
-
-
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """Line of a record. Text that UTF-8 cannot encode is escaped."""
+    """Line of a record, with `kind` first. Text that UTF-8 cannot encode is escaped."""
     fields = {"kind": record["kind"]} | {name: value for name, value in record.items() if name != "crc32"}
     try:
-        return sealed(json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1])
+        data = _AS_IT_IS(fields)[:-1].encode()
     except UnicodeEncodeError:
-        return sealed(json.dumps(fields, separators=(",", ":"))[:-1])
+        data = _ESCAPED(fields)[:-1].encode()
+    return b'%b,"crc32":"%08x"}\n' % (data, zlib.crc32(data))
 
 
 def opening(fingerprint: str, model_hash: str) -> bytes:
     """First line of a log, whose bytes distinguish it from other logs of the same name."""
     return line_of({"kind": "cache", "schema": SCHEMA, "model_hash": model_hash, "model_fingerprint": fingerprint,
                     "log_id": os.urandom(8).hex(), "created_at": time.time()})  # fmt: skip
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[LogLine]:
@@ -126,31 +129,37 @@ def identity(path: Path) -> str:
     return f"{zlib.crc32(first):08x}{len(first)}" if first.endswith(b"\n") else ""
 
 
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
 class ForeignFile(CacheError):
     """The file at the place of a log is not a log, and nothing may be written to it."""
 
 
-def is_log(path: Path) -> bool:
-    """True for a log, even a damaged one, and for an empty file. Raises CacheError for a newer version, and OSError."""
-    with open(path, "rb") as file:
-        head = file.read(len(_OPENING))
-    return _OPENING.startswith(head[: len(_OPENING)]) or any(line.record is not None for line in read_lines(path))
-
-
 def refuse_foreign(path: Path) -> None:
-    """Raises ForeignFile for anything but a log, an empty file, or a name that is free."""
-    if os.path.exists(path) and (not os.path.isfile(path) or not is_log(path)):
+    """Raises ForeignFile for anything but a log, even a damaged one, an empty file, or a name that is free."""
+    if not os.path.exists(path):
+        return
+    is_log = False
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            head = file.read(len(_OPENING))
+        is_log = _OPENING.startswith(head) or any(line.record is not None for line in read_lines(path))
+    if not is_log:
         raise ForeignFile(
             f"{path} is not a log of lmql_lite, and is left as it is",
             hint="name another file; `lq responses import` takes over the caches of lmms-eval",
         )
 
 
-class RecordLog:
+class LogWriter:
     """Writer of a log, which holds its lock.
 
     Raises OSError if the file cannot be created, BlockingIOError if another process writes it, and ForeignFile for a
     file that is not a log.
+
+        log = LogWriter(Path("rows.jsonl"), opening("demo", ""))
+        log.append([line_of({"kind": "attempt", "schema": SCHEMA, "key": "1"})])
     """
 
     def __init__(self, path: Path, first_line: bytes) -> None:
@@ -163,19 +172,14 @@ class RecordLog:
             if not self.is_current():
                 raise BlockingIOError(f"{path} was replaced by another process")
             self.end = os.fstat(self._file.fileno()).st_size
-            self._first_line = first_line if not self.end else b""
-            self._mend()
+            self._before = b"" if self.end else first_line
+            """Bytes that come before the next line: the first line, or the end of an incomplete one."""
+            if self.end:
+                self._file.seek(self.end - 1)
+                self._before = b"" if self._file.read(1) == b"\n" else b"\n"
         except BaseException:
             self._file.close()
             raise
-
-    def _mend(self) -> None:
-        """Ends an incomplete line, so that the next line is separate."""
-        if self.end:
-            self._file.seek(self.end - 1)
-            self._is_torn = self._file.read(1) != b"\n"
-        else:
-            self._is_torn = False
 
     def is_current(self) -> bool:
         """True if the path still names the open file."""
@@ -188,7 +192,7 @@ class RecordLog:
         """Writes all lines or none, and waits until the disk has them. Raises OSError."""
         if not self.is_current():
             raise FileNotFoundError(f"{self.path} was removed or replaced")
-        rest = memoryview(b"".join([b"\n" if self._is_torn else self._first_line, *lines]))
+        rest = memoryview(b"".join([self._before, *lines]))
         size, is_new = len(rest), not self.end
         try:
             self._file.seek(self.end)
@@ -200,13 +204,55 @@ class RecordLog:
                 self._file.truncate(self.end)
             raise
         self.end += size
-        self._first_line, self._is_torn = b"", False
+        self._before = b""
         if is_new:
             sync_folder(self.path.parent)
 
     def close(self) -> None:
         """Closes the file, which releases the lock. After a fork, the parent keeps the lock."""
         self._file.close()
+
+
+class GroupCommit(Generic[Item]):
+    """Thread that writes items of many callers: those that arrive while one group is written form the next group.
+
+    `write` takes the items of a group. There is no timer: the first item of a group starts it.
+    """
+
+    def __init__(self, write: Callable[[list[Item]], None]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lmql-lite-log")
+        self._waiting: list[Item] = []
+        self._future: Future[None] | None = None
+        """The write of the waiting items; None if there are none."""
+
+    def add(self, items: list[Item]) -> Future[None]:
+        """Adds items to the next group. The future ends after its write, with its error, if any."""
+        with self._lock:
+            self._waiting += items
+            if self._future is not None:
+                return self._future
+            with suppress(RuntimeError):  # the interpreter is shutting down, and starts no threads
+                self._future = self._thread.submit(self._flush)
+                return self._future
+        future = Future[None]()
+        try:
+            self._flush()
+        except OSError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        return future
+
+    def _flush(self) -> None:
+        with self._lock:
+            items, self._waiting, self._future = self._waiting, [], None
+        self._write(items)
+
+    def close(self) -> None:
+        """Waits until all items are written."""
+        self._thread.shutdown()
 
 
 def rewrite(path: Path, lines: Iterator[bytes]) -> int:
