@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from lmql_lite.apps.cache_inspect import MODEL, inspect
-from lmql_lite.apps.kv_commands import audit, kv, write_totals
 from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, write, write_error, write_object
 from lmql_lite.errors import CacheError
 
@@ -37,8 +37,6 @@ def cache() -> None:
 
 
 cache.add_command(inspect)
-cache.add_command(audit)
-cache.add_command(kv)
 
 
 @cache.command()
@@ -54,7 +52,7 @@ def stats(file: str, as_json: bool) -> None:
 
     with reporting(as_json):
         if Path(file).is_dir():
-            write_totals(file, as_json)
+            _write_totals(Path(file), as_json)
             return
         found = read_file(file)
         kinds = {what: found.count(kind) for what, kind in KINDS.items()}
@@ -70,6 +68,43 @@ def stats(file: str, as_json: bool) -> None:
             write(f"{NAMES.get(what, what):<16} {number:,}")
         if not found.is_sound:
             write_error(f"damaged in {counted(len(found.damage), 'place')}; see lq cache verify {file}")
+
+
+def _write_totals(folder: Path, as_json: bool) -> None:
+    """Writes the number and bytes of the pages of attention keys and values, and of the encoder cache's entries."""
+    from lmql_lite.cache.encoder import model_of
+    from lmql_lite.cache.kv.kv_page import KVError, KVKey
+    from lmql_lite.store.disk_tier import DiskTier
+
+    def page_of(text: str) -> tuple[str, str] | None:
+        try:
+            key = KVKey.parse(text)
+        except KVError:
+            return None
+        return key.model, key.dtype
+
+    shown: dict[str, list[dict[str, Any]]] = {}
+    tier = DiskTier(folder, sys.maxsize, ".pt")
+    for name, what, model_and_dtype in (("models", "pages", page_of), ("encoder", "entries", model_of)):
+        number, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for key, length in tier.sizes().items():
+            if of := model_and_dtype(key):
+                number[of] += 1
+                size[of] += length
+        shown[name] = [
+            {"model": model, "dtype": dtype, what: number[model, dtype], "bytes": size[model, dtype]}
+            for model, dtype in sorted(number)
+        ]
+    tier.close()
+    if as_json:
+        write_object(shown)
+        return
+    lines = [
+        f"{one['model']} ({one['dtype']}): {counted(one[what], name)}, {one['bytes']:,} bytes"
+        for what, name, found in (("pages", "page", shown["models"]), ("entries", "encoder entry", shown["encoder"]))
+        for one in found
+    ]
+    write("\n".join(lines) or "no pages, and no encoder entries")
 
 
 @cache.command()
@@ -222,7 +257,7 @@ def export(file: str, model: str | None, output: str | None) -> None:
     sampled:            as greedy, with seed and index: the token that was sampled with these
     onward              further bytes of the token of a model behind an API, whose tokens here are bytes
 
-    null means that there is no number: minus infinity, no token, an unknown time. lq cache import reads these lines.
+    null means that there is no number: minus infinity, no token, an unknown time.
     """
     from lmql_lite.cache.contents import chosen, exported, read_file
 
@@ -237,25 +272,6 @@ def export(file: str, model: str | None, output: str | None) -> None:
             _write_file(Path(output), lines)
         if found.damage:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
-
-
-@cache.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, metavar="OUT", help="The new .tokens file; it must not exist.")
-def import_(file: Path, output: str) -> None:
-    """Make a .tokens file of the JSON lines that lq cache export writes.
-
-    Exit code 6 if a line is not one of these; no file is left then.
-    """
-    from lmql_lite.cache.contents import imported, rows_of
-    from lmql_lite.cache.file_tools import write_new
-    from lmql_lite.cache.token_text import visible
-
-    with reporting(as_json=False):
-        known = imported(file)
-        rows = [row for one in known for row in rows_of(one)]
-        write_new(output, rows)
-        write(f"{visible(output)}: {counted(len(known), 'model')}, {counted(len(rows), 'entry')}")
 
 
 def _write_lines(lines: Iterable[str]) -> None:

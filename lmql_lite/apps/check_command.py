@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from lmql_lite import __version__
 from lmql_lite.apps.examination import Finding, findings_of, queries_of
 from lmql_lite.apps.terminal import EXIT_CODES, as_report, counted, reporting, write
 from lmql_lite.errors import InputError, Span
@@ -25,10 +23,10 @@ Findings = Mapping[str, Sequence[Finding]]
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "github", "sarif"]),
+    type=click.Choice(["text", "json", "github"]),
     default="text",
     show_default=True,
-    help="json: one object with all findings. github: annotations of a pull request. sarif: for code scanners.",
+    help="json: one object with all findings. github: annotations of a pull request.",
 )
 def check(files: tuple[str, ...], form: str) -> None:
     """Find all mistakes in each FILE that can be found without running it. No model is asked.
@@ -126,40 +124,8 @@ def _escaped(text: str, others: str = "") -> str:
     return "".join(f"%{ord(each):02X}" if each in f"%\r\n{others}" else each for each in text)
 
 
-def as_sarif(found: Findings) -> str:
-    """SARIF 2.1.0."""
-    every = [(file, each) for file, findings in found.items() for each in findings]
-    rules = sorted({type(each.error).__name__ for _, each in every})
-    driver = {"name": "lq check", "version": __version__, "rules": [{"id": name} for name in rules]}
-    run = {
-        "tool": {"driver": driver},
-        "columnKind": "unicodeCodePoints",
-        "results": [_result(file, each) for file, each in every],
-    }
-    schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-def _result(file: str, finding: Finding) -> dict[str, Any]:
-    place = _place(finding.error.span)
-    region = {
-        "startLine": place["line"],
-        "startColumn": place["column"],
-        "endLine": place["end_line"],
-        "endColumn": place["end_column"],
-    }
-    hint = f" Hint: {finding.error.hint}" if finding.error.hint else ""
-    return {
-        "ruleId": type(finding.error).__name__,
-        "level": finding.severity,
-        "message": {"text": f"{finding.error.message}{'.' if hint else ''}{hint}"},
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": Path(file).as_posix()}, "region": region}}],
-    }
-
-
 FORMATS: Mapping[str, Callable[[Findings], str]] = {
     "text": as_text,
     "json": as_json,
     "github": as_github,
-    "sarif": as_sarif,
 }

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,15 +15,13 @@ import click
 
 from lmql_lite.apps.terminal import (
     EXIT_CODES,
-    INTERRUPTED,
     ago,
     counted,
     reporting,
     write,
-    write_error,
     write_object,
 )
-from lmql_lite.errors import CacheError, InputError
+from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
     from lmql_lite.cache.responses.response_files import LogSummary
@@ -39,8 +37,8 @@ def responses() -> None:
     """Inspect and maintain caches of whole answers: a log of JSON lines per model and rank, with an index beside it.
 
     DIR is the folder that a cache was opened with, the folder of one model in it, or one log; a run of several ranks
-    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats`, `show` and `verify`
-    also read folders of `lq eval`, where each finished row is an answer.
+    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats` and `verify` also
+    read folders of `lq eval`, where each finished row is an answer.
     """
 
 
@@ -91,67 +89,6 @@ def stats(path: Path, as_json: bool) -> None:
 
 @responses.command()
 @DIR
-@click.argument("key")
-@JSON
-def show(path: Path, key: str, as_json: bool) -> None:
-    """Show the records whose key begins with KEY."""
-    from lmql_lite.cache.responses.response_files import find_logs, records
-
-    with reporting(as_json):
-        logs = find_logs(path)
-        found = [
-            each
-            for log in logs
-            for each in records(log)
-            if key and str(each.get("cache_key", each.get("key"))).startswith(key)
-        ]
-        if not found:
-            raise CacheError(f"no record under {path} has a key that begins with {key!r}", hint="lq responses export")
-        if as_json:
-            write_object({"records": found})
-            return
-        for record in found:
-            write("\n".join(f"{name:<16} {value}" for name, value in record.items()) + "\n")
-
-
-@responses.command()
-@DIR
-@click.argument("request_file", metavar="REQUEST", type=click.File("r", encoding="utf-8"))
-@MODEL
-@MODEL_ARGS
-@JSON
-def explain(path: Path, request_file: Any, model: str, model_args: str | None, as_json: bool) -> None:
-    """Explain why a request is a hit or a miss.
-
-    REQUEST is a file, or - for stdin, with a JSON object: request_type, arguments (a list), and optionally idx and
-    metadata (task, doc_id).
-    """
-    from lmql_lite.cache.responses.cache_policy import CachePolicy
-    from lmql_lite.cache.responses.request import Request
-    from lmql_lite.cache.responses.response_cache import ResponseCache
-
-    with reporting(as_json):
-        try:
-            given = json.load(request_file)
-            request = Request(given["request_type"], tuple(given["arguments"]), given.get("idx", 0),
-                              given.get("metadata", {}))  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{request_file.name} is not a request", hint='{"request_type": ..., "arguments": [...]}'
-            ) from None
-        with ResponseCache.open(path, model=model, model_args=model_args, policy=CachePolicy(mode="ro")) as cache:
-            found = cache.explain(request)
-        if as_json:
-            write_object({"key": found.key, "hit": found.is_hit, "reason": found.reason, "nearest": found.nearest,
-                          "differences": found.differences})  # fmt: skip
-            return
-        write(f"{'hit' if found.is_hit else 'miss'}: {found.reason}")
-        for name, (ours, theirs) in found.differences.items():
-            write(f"  {name}: asked {ours!r}, kept {theirs!r}")
-
-
-@responses.command()
-@DIR
 def verify(path: Path) -> None:
     """Read and check all lines and rows under DIR.
 
@@ -175,12 +112,13 @@ def verify(path: Path) -> None:
 
 @responses.command()
 @DIR
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop older records.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop older records; 0: all.")
 @click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Drop the oldest records of longer logs.")
 @click.option("--unserved", is_flag=True, help="Drop answers that are never served: sampled and rejected ones.")
 @JSON
 def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
     """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
+    from lmql_lite.cache.responses.response_files import prune as prune_log
     from lmql_lite.cache.responses.response_store import row_of
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
@@ -192,41 +130,13 @@ def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved:
             not unserved or record.get("kind") != "response" or row_of(record, record.get("model_hash", "")) is not None
         )
 
-    _drop(path, keep, max_bytes, as_json)
-
-
-@responses.command()
-@DIR
-@click.option("--task", metavar="NAME", help="Only the answers of this task.")
-@click.option("--model", metavar="NAME", help="Only the answers of this model: the beginning of its name or hash.")
-@click.option("--yes", is_flag=True, help="Does not ask.")
-@JSON
-def clear(path: Path, task: str | None, model: str | None, yes: bool, as_json: bool) -> None:
-    """Drop all records under DIR, those of one task, or those of one model. The logs stay, and runs fill them again."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("this drops answers permanently, and there is no terminal to confirm it: add --yes")
-        if not click.confirm(f"Drop the answers under {path}?", err=True):
-            write_error("nothing was changed")
-            sys.exit(INTERRUPTED)
-    _drop(path, lambda record: task is not None and record.get("task_name") != task, None, as_json, model)
-
-
-def _drop(
-    path: Path, keep: Callable[[dict[str, Any]], bool], max_bytes: int | None, as_json: bool, model: str | None = None
-) -> None:
-    from lmql_lite.cache.responses.response_files import prune as prune_log
-
     with reporting(as_json):
-        found = [each for each in _summaries(path) if model is None or (model and (each.model.startswith(model) or
-                 each.model_hash.startswith(model)))]  # fmt: skip
-        if not found:
-            raise CacheError(f"no log under {path} is of the model {model!r}", hint=f"lq responses list {path}")
-        dropped = sum(prune_log(each.path, keep, max_bytes) for each in found)
+        logs = [each.path for each in _summaries(path)]
+        dropped = sum(prune_log(log, keep, max_bytes) for log in logs)
         if as_json:
-            write_object({"logs": len(found), "dropped": dropped})
+            write_object({"logs": len(logs), "dropped": dropped})
         else:
-            write(f"{path}: {counted(dropped, 'record')} dropped from {counted(len(found), 'log')}")
+            write(f"{path}: {counted(dropped, 'record')} dropped from {counted(len(logs), 'log')}")
 
 
 @responses.command()

@@ -22,7 +22,7 @@ JOKE = """argmax
 where
     len(JOKE) < 60 and STOPS_AT(JOKE, "?") and STOPS_AT(PUNCHLINE, "\\n") and len(PUNCHLINE) > 1
 """
-COMMANDS = ("stats", "verify", "inspect", "compact", "merge", "export", "import", "clear")
+COMMANDS = ("stats", "verify", "inspect", "compact", "merge", "export", "clear")
 
 
 @pytest.fixture
@@ -223,10 +223,29 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
         assert again.code == 6 and "exists, and is not overwritten" in again.err
     assert joke("cache", "export", "joke.tokens", "-o", "no/x.jsonl").code == 6
     assert hit(joke, "joke.lq", "joke.tokens")
-    assert joke("cache", "import", "x.jsonl", "-o", "again.tokens").out.startswith("again.tokens: 1 model, ")
-    assert hit(joke, "joke.lq", "again.tokens")
-    again = joke("cache", "import", "x.jsonl", "-o", "again.tokens")
-    assert again.code == 6 and "exists, and is not overwritten" in again.err
+
+
+def test_pages_and_encoder_entries_of_a_folder_are_counted_each_of_their_own(shell: Shell) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
+    from lmql_lite.cache.encoder import EncoderCache
+    from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
+    from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+
+    config = KVCacheConfig(local_cpu=False, local_disk=str(shell.folder), chunk_size=16)
+    engine = KVCacheEngine(config, KVCacheMetadata("org/m", fingerprint="f"))
+    engine.store(list(range(40)), ((torch.ones(2, 40, 8), torch.ones(2, 40, 8)),))
+    engine.close()
+    pictures = EncoderCache(config, "org/m", "bfloat16")
+    for item in ("a", "b"):
+        assert pictures.put(item, torch.ones(4, 8, dtype=torch.bfloat16))
+    pictures.close()
+    lines = shell("cache", "stats", ".").out.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("org/m (float): 3 pages, ")
+    assert lines[1].startswith("org/m (bfloat16): 2 encoder entries, ")
+    stored = json.loads(shell("cache", "stats", ".", "--json").out)
+    files = sum(path.stat().st_size for path in shell.folder.rglob("*.pt"))
+    assert stored["models"][0]["bytes"] + stored["encoder"][0]["bytes"] == files
+    assert (stored["models"][0]["pages"], stored["encoder"][0]["entries"]) == (3, 2)
 
 
 def test_clear_asks_at_a_terminal_and_needs_yes_elsewhere(joke: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +301,6 @@ def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: st
     elif what == "folder":
         path.mkdir()
     arguments = {
-        "import": [str(path), "-o", "new.tokens"],
         "merge": ["joke.tokens", str(path), "-o", "new.tokens"],
         "clear": [str(path), "--yes"],
     }.get(command, [str(path)])
@@ -291,9 +309,6 @@ def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: st
         assert (ended.code, ended.out) == (0, "no pages, and no encoder entries\n")
         return
     assert ended.code == 6 and ended.out == ""
-    if command == "import":  # which takes text
-        assert "cannot be read" in ended.err or "is not an entry" in ended.err
-        return
     said = {
         "missing": "there is no file",
         "folder": "is a directory",
@@ -331,7 +346,6 @@ def test_a_file_that_may_not_be_rewritten_stays_and_says_so(
         (["merge", "joke.tokens"], "Missing option '-o'"),
         (["merge", "-o", "x.tokens"], "Missing argument"),
         (["merge", "joke.tokens", "-o", "x.tokens", "--prefer", "me"], "'me' is not one of"),
-        (["import", "x.jsonl"], "Missing option '-o'"),
         (["inspect", "joke.tokens", "--limit", "0"], "is not in the range"),
     ],
 )

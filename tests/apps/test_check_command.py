@@ -63,15 +63,6 @@ def test_github_gets_one_escaped_line_for_each_finding() -> None:
     assert warning.startswith("::warning file=warned.lq,line=1,")
 
 
-def test_sarif_names_rule_file_and_region() -> None:
-    [run] = json.loads(check("--format", "sarif", "never.lq", "good.lq").stdout)["runs"]
-    [result] = run["results"]
-    assert run["tool"]["driver"]["rules"] == [{"id": result["ruleId"]}] and run["columnKind"] == "unicodeCodePoints"
-    place = result["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"] == {"uri": "never.lq"} and result["level"] == "error"
-    assert place["region"] == {"startLine": 1, "startColumn": 15, "endLine": 1, "endColumn": 22}
-
-
 def test_docstrings_of_a_python_file_are_checked_at_their_places() -> None:
     Path("app.py").write_text(PYTHON, "utf-8")
     ended = check("app.py")

@@ -66,33 +66,8 @@ def test_the_answers_of_a_merged_run_are_counted_and_exported_once(tmp_path: Pat
     assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 4
     assert run("export", tmp_path)[1].count("answer") == 4
     assert len(json.loads(run("list", tmp_path, "--json")[1])["logs"]) == 3
-    assert json.loads(run("clear", tmp_path, "--yes", "--json")[1])["dropped"] == 6
-
-
-def test_show_finds_records_by_the_beginning_of_a_key(tmp_path: Path, run: Any) -> None:
-    log = fill(tmp_path)
-    key = json.loads(log.read_text().splitlines()[1])["cache_key"]
-    code, out, _ = run("show", tmp_path, key[:10])
-    assert code == 0 and key in out and "answer 0" in out
-    assert json.loads(run("show", tmp_path, key, "--json")[1])["records"][0]["doc_id"] == 0
-    code, _, err = run("show", tmp_path, "zzz")
-    assert code == 6 and "no record under" in err
-
-
-def test_explain_names_what_differs(tmp_path: Path, run: Any) -> None:
-    fill(tmp_path)
-    request = {"request_type": "generate_until", "arguments": ["q 1", GREEDY], "metadata": {"task": "b", "doc_id": 1}}
-    (tmp_path / "r.json").write_text(json.dumps(request))
-    assert run("explain", tmp_path, tmp_path / "r.json", "--model", "m")[1].startswith("hit:")
-    request["arguments"] = ["q 1", GREEDY | {"seed": 5}]
-    (tmp_path / "r.json").write_text(json.dumps(request))
-    code, out, _ = run("explain", tmp_path, tmp_path / "r.json", "--model", "m")
-    assert code == 0 and "  gen_kwargs.seed: asked 5, kept None\n" in out
-    assert json.loads(run("explain", tmp_path, tmp_path / "r.json", "--model", "m", "--json")[1])["hit"] is False
-    for text in ("{}", "no JSON", "[1]"):
-        (tmp_path / "r.json").write_text(text)
-        code, _, err = run("explain", tmp_path, tmp_path / "r.json", "--model", "m")
-        assert code == 2 and "is not a request" in err
+    time.sleep(0.01)  # records of this moment are not old yet
+    assert json.loads(run("prune", tmp_path, "--older-than", 0, "--json")[1])["dropped"] == 6
 
 
 def test_verify_tells_damage_by_its_exit_code(tmp_path: Path, run: Any) -> None:
@@ -124,18 +99,6 @@ def test_prune_drops_what_is_old_large_or_not_served(tmp_path: Path, run: Any, m
     later = time.time() + 40 * 86_400
     monkeypatch.setattr(time, "time", lambda: later)
     run("prune", tmp_path, "--older-than", 30)
-    assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 0
-
-
-def test_clear_drops_all_or_one_task_or_one_model(tmp_path: Path, run: Any) -> None:
-    fill(tmp_path, 4)
-    fill(tmp_path, 4, model="n")
-    code, _, err = run("clear", tmp_path)
-    assert code == 2 and "--yes" in err
-    assert run("clear", tmp_path, "--task", "a", "--model", "m", "--yes")[0] == 0
-    assert json.loads(run("stats", tmp_path, "--json")[1])["tasks"] == {"a": 2, "b": 4}
-    assert run("clear", tmp_path, "--model", "x", "--yes")[0] == 6
-    assert run("clear", tmp_path, "--yes")[0] == 0
     assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 0
 
 
@@ -173,8 +136,6 @@ def test_a_run_of_lq_eval_is_read_as_well(tmp_path: Path, run: Any) -> None:
     assert code == 0 and out.startswith(f"{log}: 3 answers") and "just now" in out and "\n    demo\n" in out
     found = json.loads(run("stats", folder, "--json")[1])
     assert (found["answers"], found["rejected"], found["superseded"], found["other"]) == (3, 2, 0, 0)
-    key = json.loads(log.read_text().splitlines()[-1])["key"]
-    assert json.loads(run("show", folder, key[:12], "--json")[1])["records"][0]["kind"] == "attempt"
     assert "sound, 3 answers" in run("verify", folder)[1]
     log.write_bytes(log.read_bytes().replace(b"ZeroDivision", b"ZeroDivisi0n", 1))
     assert run("verify", folder)[0] == 6
