@@ -218,7 +218,8 @@ def metric_named(spec: str, judge: Judge) -> Metric:
     file, colon, name = spec.rpartition(":")
     if colon and file.endswith(".py"):
         path = Path(file)
-        return Metric(name, _function(path, name), _digest(path), needs_target=False)
+        version = _digest(path)
+        return Metric(name, _function(path, name), version, needs_target=False)
     known = (*_BUILT_IN, "regex", "pass@K")
     hint = did_you_mean(spec, known) or f"there are {', '.join(known)}, FILE.py:FUNCTION and FILE.lq"
     raise InputError(f"no metric is called {spec!r}", hint=hint)

@@ -1,4 +1,4 @@
-"""Metrics on records."""
+"""Metrics on records. The table of answers and targets that look alike is `tests/apps/test_eval_scores.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,38 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.data.metrics import metric_named
+from lmql_lite.data.metrics import Metric, answer_of, metric_named
+
+NAN = math.nan
+
+
+def metric(spec: str) -> Metric:
+    return metric_named(spec, lambda path: lambda record: asyncio.sleep(0))
+
+
+def measured(spec: str, answer: Any, target: Any, **record: Any) -> tuple[float, float]:
+    return asyncio.run(metric(spec).score({"value": answer, "target": target, **record}))
 
 
 def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
-    metric = metric_named(spec, lambda path: lambda record: asyncio.sleep(0))
-    return asyncio.run(metric.score({"value": answer, "target": target, **record}))[0]
+    return measured(spec, answer, target, **record)[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        ({"value": "v", "variables": {"X": "x"}}, "v"),
+        ({"value": None, "variables": {"X": "x", "Y": "y"}}, "y"),
+        ({"variables": {"X": "x", "P(Y)": [["a", 0.5]]}}, "x"),
+        ({"value": None, "returns": True, "variables": {"X": "x"}}, None),
+        ({"value": False, "variables": {"X": "x"}}, False),
+        ({"value": "", "variables": {"X": "x"}}, ""),
+        ({"variables": {"P(Y)": [["a", 0.5]]}}, None),
+        ({}, None),
+    ],
+)
+def test_the_answer_is_what_the_query_returned_or_else_its_last_hole(record: dict[str, Any], wanted: Any) -> None:
+    assert answer_of(record) == wanted
 
 
 @pytest.mark.parametrize(
@@ -26,8 +52,21 @@ def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
         ("exact", 7, "7", 1),
         ("exact", "01", "1", 0),
         ("exact", True, 1, 0),
+        ("exact", "x", ["y", "x"], 1),
+        ("exact", ["y", "x"], ["y", "x"], 1),
         ("contains", "It is Rome.", ["Oslo", "Rome"], 1),
+        ("contains", "It is Rome.", "Oslo", 0),
+        ("contains", "5.20", 5, 0),
+        ("contains", "1,234 people", 234, 0),
+        ("contains", "between 3 and 5, then", 5, 1),
+        ("contains", "+5", 5, 1),
+        ("contains", None, None, 1),
         ("regex:^\\d+$", "42", None, 1),
+        ("regex:^\\d+$", 42, None, 1),
+        ("regex:^\\d+$", "4 2", None, 0),
+        ("regex:null", None, None, 0),
+        ("regex:a:b", "xa:bx", None, 1),
+        ("regex:(?i)rome", "ROME", "unread", 1),
         ("regex", "a42", "^\\d", 0),
         ("regex", True, "True", 1),  # as a table spells it
         ("regex", False, "FALSE", 1),
@@ -35,44 +74,171 @@ def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
         ("regex", 5.0, "5.00", 1),
         ("regex", "True", "true", 0),
         ("f1", "the cat sat", "a cat sat down", 0.8),
+        ("f1", "cat cat cat", "cat", 0.5),  # a word counts as often as it is in both
+        ("f1", "cat", "dog", 0),
+        ("f1", "a b c d", ["x", "c d", "b c d"], 1),  # the best of several; the article "a" does not count
+        ("f1", None, "cat", 0),
         ("choice", " (B).", "b", 1),
+        ("choice", "B", "C", 0),
+        ("choice", "b c", "B  C", 1),
         ("json", '{"a": 1, "b": [2]}', {"b": [2.0], "a": 1}, 1),
         ("json", "[true]", [1], 0),
         ("json", "no json", {}, 0),
+        ("json", "[1, 2]", [2, 1], 0),
+        ("json", '{"a": 1}', {"a": 1, "b": None}, 0),
+        ("json", "1e2", 100, 1),
     ],
 )
 def test_a_metric_says_how_right_an_answer_is(spec: str, answer: Any, target: Any, wanted: float) -> None:
-    assert score(spec, answer, target) == pytest.approx(wanted)
+    assert measured(spec, answer, target) == (pytest.approx(wanted), 1.0)
 
 
-def test_likelihoods_are_compared_whole_per_character_and_per_byte() -> None:
-    value = {"options": [" a", " ßßßß"], "logprobs": [-2.0, -4.2], "tokens": [[" a"], [" ßßßß"]]}
-    assert score("acc", value, " a") == 1
-    assert score("acc_norm", value, 1) == 1
-    assert score("acc_bytes", value, 1) == 1
-    assert score("acc", None, "b", variables={"P(X)": [["a", 0.2], ["b", 0.8]]}) == 1
+@pytest.mark.parametrize(
+    ("target", "choices", "answer", "wanted"),
+    [
+        (1, ["red", "blue"], "Blue.", 1),
+        (0, ["red", "blue"], "Blue.", 0),
+        ("1", ["red", "blue"], "blue", 0),  # a text is an option, also if it is spelled like an index
+        (1.0, ["red", "blue"], "blue", 1),
+        (2, ["red", "blue"], "2", 1),  # no index: the number itself
+        ([0, "blue"], ["red", "blue"], "red", 1),
+        (1, None, "1", 1),
+    ],
+)
+def test_a_number_is_an_index_into_the_choices(target: Any, choices: Any, answer: Any, wanted: float) -> None:
+    assert score("choice", answer, target, columns={"choices": choices}) == wanted
 
 
-def test_perplexity_is_of_the_units_of_one_text() -> None:
-    value = {"options": ["two words"], "logprobs": [-6.0], "tokens": [["two", " wor", "ds"]]}
-    assert score("perplexity", value, None) == 2.0
-    assert score("word_perplexity", value, None) == 3.0
-    assert score("byte_perplexity", value, None) == pytest.approx(6 / 9)
+LONG = {"options": [" a", " ßßßß"], "logprobs": [-2.0, -4.2], "tokens": [[" a"], [" ßßßß"]]}
 
 
-@pytest.mark.parametrize("returned", ["math.nan", "'good'", "None", "1 / 0"])
-def test_a_function_that_gives_no_number_is_an_error_of_that_row(tmp_path: Path, returned: str) -> None:
+@pytest.mark.parametrize(
+    ("spec", "record", "target", "wanted"),
+    [
+        ("acc", {"value": LONG}, " a", 1),
+        ("acc", {"value": LONG}, 1, 0),
+        ("acc_norm", {"value": LONG}, 1, 1),  # -1 against -0.84 per character
+        ("acc_bytes", {"value": LONG}, 1, 1),  # -1 against -0.47 per byte
+        ("acc_norm", {"value": LONG, "columns": {"choices": ["abc", "ß"]}}, 0, 1),  # lengths without the blank
+        ("acc", {"variables": {"P(X)": [["a", 0.2], ["b", 0.8]]}}, "b", 1),
+        ("acc", {"variables": {"P(X)": [["a", 0.0], ["b", 1.0]]}}, ["a", 1], 1),
+        ("acc", {"value": {"options": ["x", "y"], "logprobs": [-1.0, -1.0]}}, "x", 1),  # the first of equals
+    ],
+)
+def test_the_likeliest_option_is_compared_with_the_target(
+    spec: str, record: dict[str, Any], target: Any, wanted: float
+) -> None:
+    assert score(spec, record.pop("value", None), target, **record) == wanted
+
+
+WORDS = {"options": ["two wörds"], "logprobs": [-6.0], "tokens": [["two", " wör", "ds"]]}
+
+
+@pytest.mark.parametrize(("spec", "units"), [("perplexity", 3), ("word_perplexity", 2), ("byte_perplexity", 10)])
+def test_perplexity_is_a_mean_over_the_units_of_one_text(spec: str, units: int) -> None:
+    assert metric(spec).is_log and not metric(spec).needs_target
+    assert measured(spec, WORDS, None) == (pytest.approx(6 / units), units)
+
+
+@pytest.mark.parametrize(
+    ("spec", "record", "sentence"),
+    [
+        ("exact", {"value": "x"}, "the row has no target"),
+        ("exact", {"value": "x", "target": None}, "the row has no target"),
+        ("contains", {"value": "x", "target": " "}, "the row has no target"),
+        ("f1", {"value": "x", "target": []}, "the row has no target"),
+        ("regex", {"value": "x", "target": "("}, r"'\(' is not a regular expression"),
+        ("acc", {"value": "x", "target": "x"}, "the query has no log-likelihoods"),
+        ("acc", {"value": {"options": [], "logprobs": []}, "target": 0}, "the options have no log-likelihoods"),
+        ("acc", {"value": {"options": ["a"], "logprobs": [NAN]}, "target": 0}, "the options have no log-likelihoods"),
+        ("acc_norm", {"variables": {"P(X)": [["a", 1.0]]}, "target": "a"}, "no absolute log-likelihoods"),
+        ("perplexity", {"value": LONG}, "a perplexity is of one text"),
+        ("perplexity", {"variables": {"P(X)": [["a", 1.0]]}}, "a perplexity is of one text"),
+    ],
+)
+def test_a_record_without_a_score_says_why(spec: str, record: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        asyncio.run(metric(spec).score(record))
+
+
+@pytest.mark.parametrize(
+    ("returned", "wanted"),
+    [("True", (1, 1)), ("2", (2, 1)), ("0.25", (0.25, 1)), ("(3, 4)", (3, 4)), ("-1", (-1, 1))],
+)
+def test_a_function_returns_a_score_or_a_score_and_its_weight(
+    tmp_path: Path, returned: str, wanted: tuple[float, float]
+) -> None:
+    (tmp_path / "own.py").write_text(f"def own(answer):\n    return {returned}\n")
+    assert measured(f"{tmp_path / 'own.py'}:own", "a", "b") == wanted
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "sentence"),
+    [
+        ("math.nan", ValueError, "own returned nan, which is not a score"),
+        ("-math.inf", ValueError, "own returned -inf, which is not a score"),
+        ("'good'", ValueError, "own returned 'good', and a score is a number or a bool"),
+        ("None", ValueError, "own returned None, and a score is a number or a bool"),
+        ("1 / 0", ZeroDivisionError, "division by zero"),
+    ],
+)
+def test_a_function_that_gives_no_number_is_an_error_of_that_row(
+    tmp_path: Path, returned: str, error: type[Exception], sentence: str
+) -> None:
     (tmp_path / "own.py").write_text(f"import math\ndef own(answer):\n    return {returned}\n")
-    with pytest.raises((ValueError, ZeroDivisionError)):
+    with pytest.raises(error, match=sentence):
         score(f"{tmp_path / 'own.py'}:own", "a", "b")
 
 
-def test_a_function_of_python_and_a_name_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("def length(answer, target, columns):\n    return len(answer) / columns['n']\n")
-    assert score(f"{tmp_path / 'own.py'}:length", "abc", None, columns={"n": 2}) == 1.5
-    with pytest.raises(lq.InputError, match="no function 'lenght'") as caught:
-        metric_named(f"{tmp_path / 'own.py'}:lenght", lambda path: lambda record: asyncio.sleep(0))
-    assert caught.value.hint == "did you mean length?"
-    with pytest.raises(lq.InputError, match="no metric is called 'exatc'"):
-        metric_named("exatc", lambda path: lambda record: asyncio.sleep(0))
-    assert math.isfinite(score("exact", "", ""))
+@pytest.mark.parametrize(
+    ("signature", "body", "wanted"),
+    [
+        ("()", "5", 5),
+        ("(answer)", "len(answer)", 3),
+        ("(answer, target)", "answer + target == 'abcd'", 1),
+        ("(answer, target, columns)", "len(answer) / columns['n']", 1.5),
+        ("(answer, target=None, columns=None, more=7)", "more", 7),
+    ],
+)
+def test_a_function_is_given_as_many_of_answer_target_and_columns_as_it_takes(
+    tmp_path: Path, signature: str, body: str, wanted: float
+) -> None:
+    (tmp_path / "own.py").write_text(f"def own{signature}:\n    return {body}\n")
+    assert score(f"{tmp_path / 'own.py'}:own", "abc", "d", columns={"n": 2}) == wanted
+
+
+def test_a_coroutine_is_a_metric_too_and_its_file_imports_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "beside_a_metric.py").write_text("HALF = 0.5\n")
+    (tmp_path / "own.py").write_text("from beside_a_metric import HALF\nasync def own(answer):\n    return HALF\n")
+    assert score(f"{tmp_path / 'own.py'}:own", "a", "b") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence", "hint"),
+    [
+        ("own.py:lenght", "no function 'lenght'", "did you mean length?"),
+        ("exatc", "no metric is called 'exatc'", "did you mean exact?"),
+        ("nothing-like-it", "no metric is called", "there are exact, contains"),
+        ("regex:(", "is not a regular expression", ""),
+        ("gone.py:own", "cannot be read: No such file", ""),
+        ("gone.lq", "cannot be read: No such file", ""),
+        ("broken.py:own", "cannot be imported: ZeroDivisionError", ""),
+    ],
+)
+def test_a_metric_that_is_none_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, sentence: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("def length(answer):\n    return len(answer)\n")
+    Path("broken.py").write_text("1 / 0\n")
+    with pytest.raises(lq.InputError, match=sentence) as caught:
+        metric(spec)
+    assert (caught.value.hint or "").startswith(hint)
+
+
+def test_the_version_of_a_metric_changes_with_its_definition(tmp_path: Path) -> None:
+    versions = {metric("regex:a").version, metric("regex:b").version, metric("exact").version}
+    for text in ("def own():\n    return 1\n", "def own():\n    return 2\n"):
+        (tmp_path / "own.py").write_text(text)
+        versions.add(metric(f"{tmp_path / 'own.py'}:own").version)
+    assert len(versions) == 5
