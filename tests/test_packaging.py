@@ -25,6 +25,7 @@ BY_OTHERS = {"accelerate", "gguf", "opentelemetry-api"}
 BY_OTHER_PACKAGES = {
     "huggingface-hub": "tokenizers",
     "lsprotocol": "pygls",
+    "markupsafe": "jinja2",
     "pydantic-core": "pydantic",
 }
 """Packages that one of ours requires and that ours may therefore import."""

@@ -17,23 +17,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lmql_lite import __version__
-from lmql_lite.apps.eval_options import cache_of, eval_options, gate, pair, seed_of, selection
+from lmql_lite.apps.eval_options import EvalOptions, eval_options
+from lmql_lite.apps.eval_plan import eval_plan
 from lmql_lite.apps.eval_results import compare_runs, export, merge, show
 from lmql_lite.apps.eval_views import (
     NOT_REACHED,
     RUN_PATH,
     Progress,
     RowEvents,
-    comparison_lines,
-    is_worse,
     report_lines,
-    row_cases,
     row_events,
 )
-from lmql_lite.apps.junit import write_junit
 from lmql_lite.apps.terminal import (
     INTERRUPTED,
-    counted,
     find_modules_beside,
     load,
     model_named,
@@ -47,13 +43,11 @@ from lmql_lite.apps.terminal import (
 from lmql_lite.errors import InputError
 
 if TYPE_CHECKING:
-    from lmql_lite.data.eval_job import EvalJob
-    from lmql_lite.data.evaluation import Engine, Tally
-    from lmql_lite.data.harness_task import HarnessTask
+    from lmql_lite.data.job import EvalJob
     from lmql_lite.data.metrics import Metric
-    from lmql_lite.data.outcomes import Scoring
+    from lmql_lite.data.run import Engine, Tally
 
-SOME_FAILED = 8
+ALL_FAILED = 8
 
 
 class EvalCommands(click.Group):
@@ -75,78 +69,51 @@ def eval() -> None:
 
 @eval.command("run")
 @click.argument("query", metavar="QUERY")
-@click.argument("data", metavar="[DATA]", type=RUN_PATH, required=False)
+@click.argument("data", metavar="DATA", type=RUN_PATH)
 @eval_options
-def run_eval(
-    query: str, data: Path | None, harness: str | None, output: Path | None, model: str | None, base_url: str | None,
-    metrics: tuple[str, ...], baseline: Path | None, no_worse: float | None, minimum: tuple[str, ...], form: str,
-    quiet: bool, fresh: bool, reuse: tuple[Path, ...], errors: str, max_errors: int | None, resume: Path | None,
-    dry_run: bool, junit: Path | None, **flags: Any,
-) -> None:  # fmt: skip
+def run_eval(query: str, data: Path, **given: Any) -> None:
     """Run QUERY (a .lq file, or module:function of an @query function) on the rows of DATA.
-
-    With --from lm-eval, QUERY is the YAML file of a multiple_choice or generate_until task, which names its data.
 
     DATA is a .jsonl, .json, .csv or .tsv file, or with the extra [data] .parquet, .arrow or a saved datasets folder.
     Columns are inputs of the same name. Running the same command again continues a run; a finished run asks no model. A
     row that fails counts as wrong, and is run again next time.
     """
-    from lmql_lite.data.eval_report import compare, report_of
-    from lmql_lite.data.repeats import check_tries, is_of_tries
-    from lmql_lite.data.run_folder import FINISHED, REPORT, identity_of
-    from lmql_lite.data.run_identity import default_folder
+    from lmql_lite.data.folder import FINISHED, REPORT, RUN, identity_of
+    from lmql_lite.data.job import continued, default_folder
+    from lmql_lite.data.report import report_of
     from lmql_lite.store.atomic_file import replace_file
 
-    as_json = form == "json"
-    with _interruptible(), reporting(as_json), row_events(form == "events") as events:
-        if dry_run and events is not None:
+    options = EvalOptions(**given)
+    as_json = options.form == "json"
+    with _interruptible(), reporting(as_json), row_events(options.form == "events") as events:
+        if options.dry_run and events is not None:
             raise InputError("--format events cannot be combined with --dry-run", hint="--format json")
-        if resume is not None:
-            identity_of(resume)
-            output = resume
-        for other in (*reuse, *([baseline] if baseline is not None else [])):
-            if other.is_dir() or not other.exists():  # a log alone has rows, too
-                identity_of(other)
-        gates = [gate(each) for each in minimum]
-        task = _task(query) if harness is not None else None
-        of_tries = [each for each in metrics if is_of_tries(each)]
-        scores = [each for each in metrics if each not in of_tries] or [*(task.metrics if task else ())]
-        if (data := data or (task.data if task else None)) is None:
-            raise InputError("there is no data to run the query over", hint="lq eval QUERY DATA")
-        flags["seed"] = seed_of(flags["seed"], None if fresh else output)
-        job = _job(query, data, model, base_url, scores, flags, task)
-        check_tries(of_tries, job.repeat, has_metric=bool(job.metrics))
-        engine = _engine(query, job, model, base_url, flags)
-        path = output or default_folder(query, dict(job.identity))
-        if dry_run:
-            _show_plan(job, path, reuse, fresh, as_json)
+        gates, job = options.gates, _job(query, data, options)
+        engine = _engine(query, job, options)
+        path = options.output or default_folder(query, dict(job.identity))
+        if not options.fresh and (path / RUN).exists():
+            job = replace(job, identity=continued(dict(job.identity), identity_of(path), path))
+        if options.dry_run:
+            found = eval_plan(job, path, is_new=options.fresh)
+            write_object(found.as_object()) if as_json else write("\n".join(found.lines()))
             return
-        if fresh and path.exists():
+        if options.fresh and path.exists():
             path.rename(path.with_name(f"{path.name}-{int(time.time())}"))
-        shown = events or Progress(not quiet and form == "table")
-        with nullcontext() if form == "table" else redirect_stdout(sys.stderr):
-            scoring = replace(
-                job.scoring, of_tries=tuple(of_tries), skip_errors=errors == "skip", attempts=job.attempts
-            )
-            job, tally, problem = _evaluated(job, scoring, path, reuse, shown, engine)
-        report = report_of(job.identity, scoring, tally, FINISHED)
-        if baseline is not None:
-            report["comparison"] = compare(baseline, path)
+        is_table = options.form == "table"
+        with nullcontext() if is_table else redirect_stdout(sys.stderr):
+            tally, problem = _evaluated(job, path, events or Progress(not options.quiet and is_table), engine)
+        report = report_of(job.identity, tally, FINISHED)
         if not problem:
             replace_file(path / REPORT, [json.dumps(report, indent=1).encode()])
-        if junit is not None:
-            write_junit(junit, [(str(path), [*row_cases(path, tally.outcomes, query, data)])])
         if events is not None:
             events.done({"folder": str(path), **report})
         elif as_json:
             write_object({"folder": str(path), **report})
         else:
             write("\n".join(report_lines(report, str(path))))
-            if baseline is not None:
-                write("\n".join(comparison_lines(report["comparison"])))
         if problem:
             note(f"{problem}; the report covers all rows, and rows that were not written will be run again")
-        sys.exit(_exit_code(report, gates, no_worse, max_errors) or (6 if problem else 0))
+        sys.exit(_exit_code(report, gates) or (6 if problem else 0))
 
 
 @contextmanager
@@ -159,77 +126,55 @@ def _interruptible() -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def _evaluated(
-    job: EvalJob,
-    scoring: Scoring,
-    path: Path,
-    reuse: tuple[Path, ...],
-    shown: Progress | RowEvents,
-    engine: Engine | None,
-) -> tuple[EvalJob, Tally, str]:
-    """The run: the job with the folder's identity, the tally, and a sentence about lines that were not written."""
-    from lmql_lite.data.evaluation import evaluate
-    from lmql_lite.data.run_folder import FINISHED, RunFolder, attempts_in
+def _evaluated(job: EvalJob, path: Path, shown: Progress | RowEvents, engine: Engine | None) -> tuple[Tally, str]:
+    """The run: its tally, and a sentence about lines that were not written."""
+    from lmql_lite.data.folder import FINISHED, RunFolder, attempts_in
+    from lmql_lite.data.run import evaluate
 
-    folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], scoring)
-    job = replace(job, identity=folder.identity)
+    folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], job.scoring)
     status = "stopped"
     try:
         shown.begin(path, job)
-        tally = asyncio.run(evaluate(job, folder, reuse, shown.see, engine, shown.go_on))
+        tally = asyncio.run(evaluate(job, folder, shown.see, engine, shown.go_on))
         status = FINISHED
     except KeyboardInterrupt:
         answered = {(each["id"], each["repeat"]) for each in attempts_in(path) if not each.get("error")}
-        sentence = f"{len(answered):,} of {scoring.attempts:,} answers are kept in {path}"
+        sentence = f"{len(answered):,} of {job.scoring.attempts:,} answers are kept in {path}"
         raise KeyboardInterrupt(f"interrupted; {sentence}; run the same command to continue") from None
     finally:
         shown.end()
         folder.close(status)
-    return job, tally, folder.problem
+    return tally, folder.problem
 
 
-def _show_plan(job: EvalJob, path: Path, reuse: tuple[Path, ...], fresh: bool, as_json: bool) -> None:
-    from lmql_lite.apps.eval_plan import eval_plan
-
-    found = eval_plan(job, path, reuse, is_new=fresh)
-    write_object(found.as_object()) if as_json else write("\n".join(found.lines()))
-
-
-def _job(
-    query: str, data: Path, model: str | None, base_url: str | None, metrics: list[str], flags: dict[str, Any],
-    task: HarnessTask | None,
-) -> EvalJob:  # fmt: skip
-    from lmql_lite.data.eval_job import EvalJob, eval_cache
-    from lmql_lite.data.run_identity import run_identity
+def _job(query: str, data: Path, options: EvalOptions) -> EvalJob:
+    from lmql_lite.data.job import EvalJob, eval_cache, machine_cache, run_identity
+    from lmql_lite.data.report import check_tries, is_of_tries
     from lmql_lite.engine.session import Session
 
-    if task is not None:
-        flags["max_tokens"] = flags["max_tokens"] or task.max_tokens
-        flags["target"] = "task_target"
-    flags["cache"] = cache_of(flags["cache"], flags["cache_folder"])
-    found, source = _query(query, task.source if task is not None else None)
-    session = Session()
-    found_model = model_named(model, {"base_url": base_url})
-    options: dict[str, Any] = {"model": found_model, "session": session, "cache": eval_cache(flags["cache"])}
-    options |= {name: flags[name] for name in ("max_tokens", "cache_mode", "prices") if flags[name] is not None}
-    variables = read_inputs(flags["texts"], flags["values"])
-    budget = {
-        name: flags[f"max_{name}"] for name in ("requests", "total_tokens", "cost") if flags[f"max_{name}"] is not None
-    }
-    if "cost" in budget and flags["prices"] is None:
-        raise InputError("--max-cost needs --prices, because servers do not report them", hint="--prices 0.15,0.60")
-    settings = {"seed": flags["seed"], "max_tokens": flags["max_tokens"], "variables": variables}
-    identity = run_identity(found, source, found_model, session, data, settings)
-    job = EvalJob(
-        query=found, data=data, options=options, identity=identity,  # type: ignore[arg-type]
-        metrics=_metrics(metrics, options),
-        variables=variables, columns=dict(pair("--map", each) for each in flags["mapped"]),
-        id_column=flags["id_column"], target=flags["target"], cluster=flags["cluster"],
-        selection=selection(flags), seed=flags["seed"], repeat=flags["repeat"], concurrency=flags["concurrency"],
-        timeout=flags["timeout"], retries=flags["retries"], keeps_prompts=flags["log_samples"] == "all",
-        rescore=flags["rescore"], budget=budget,
+    found, source = _query(query)
+    session, model = Session(), model_named(options.model, {"base_url": options.base_url})
+    folder = options.cache_folder
+    cache = eval_cache(options.cache if folder is None else machine_cache(folder))
+    own: Any = {"max_tokens": options.max_tokens, "cache_mode": options.cache_mode, "prices": options.prices}
+    run_options: Any = {"model": model, "session": session, "cache": cache}
+    run_options |= {name: value for name, value in own.items() if value is not None}
+    variables, seed = (
+        read_inputs(options.texts, options.values),
+        options.seed_of(None if options.fresh else options.output),
+    )
+    settings = {"seed": seed, "max_tokens": options.max_tokens, "variables": variables}
+    of_tries = tuple(each for each in options.metrics if is_of_tries(each))
+    metrics = _metrics([each for each in options.metrics if each not in of_tries], run_options)
+    check_tries(of_tries, options.repeat, has_metric=bool(metrics))
+    return EvalJob(
+        query=found, data=data, options=run_options, metrics=metrics, of_tries=of_tries,
+        identity=run_identity(found, source, model, session, data, settings),
+        skip_errors=options.errors == "skip", variables=variables, columns=options.columns,
+        id_column=options.id_column, target=options.target, cluster=options.cluster, selection=options.selection,
+        seed=seed, repeat=options.repeat, concurrency=options.concurrency, timeout=options.timeout,
+        retries=options.retries, budget=options.budget,
     )  # fmt: skip
-    return job if task is None else replace(job, prepare=task.prepare)
 
 
 def _metrics(specs: list[str], options: Mapping[str, Any]) -> tuple[Metric, ...]:
@@ -243,17 +188,11 @@ def _metrics(specs: list[str], options: Mapping[str, Any]) -> tuple[Metric, ...]
     )
 
 
-def _task(path: str) -> HarnessTask:
-    from lmql_lite.data.harness_task import harness_task
-
-    return harness_task(Path(path))
-
-
-def _query(name: str, text: str | None) -> tuple[Any, str]:
+def _query(name: str) -> tuple[Any, str]:
     """A query and the text that it depends on: of a Python function that of its module. Raises InputError."""
     module, colon, function = name.partition(":")
-    if not colon or text is not None or Path(name).exists():
-        found = load(name, text)
+    if not colon or Path(name).exists():
+        found = load(name)
         return found, found.program.span.text
     from lmql_lite.decorators import QueryFunction
 
@@ -284,36 +223,31 @@ def _judge(path: Path, options: Mapping[str, Any]) -> Any:
     return judge
 
 
-def _engine(
-    query: str, job: EvalJob, model: str | None, base_url: str | None, flags: Mapping[str, Any]
-) -> Engine | None:
+def _engine(query: str, job: EvalJob, options: EvalOptions) -> Engine | None:
     """The engine of the command; None runs the rows in this process. Raises InputError."""
     from lmql_lite.api import Query
 
-    if flags["engine"] is None:
+    if options.workers is None:
         return None
-    from lmql_lite.data.ray_engine import RayEngine
+    from lmql_lite.data.ray import RayEngine
 
-    if flags["cache"] is not None and flags["cache_folder"] is None:
-        hint = "--use-cache DIR has a file for each machine; without it each worker has a tree of its own"
-        raise InputError("--cache is a file of one process", hint=hint)
-    for name in flags["ray_env"]:
+    folder = options.cache_folder
+    if options.cache is not None and folder is None:
+        hint = "--cache DIR/ has a file for each machine; without it each worker has a tree of its own"
+        raise InputError("--cache FILE is a file of one process", hint=hint)
+    for name in options.ray_env:
         if name not in os.environ:
             raise InputError(f"--ray-env {name}: this environment has no such variable")
     is_module = not isinstance(job.query, Query)
     source = query if is_module else job.query.program.span.text
-    named = model or os.environ.get("LQ_MODEL")
-    workers, address = flags["workers"], flags["ray_address"]
-    folder, environment = flags["cache_folder"], {name: os.environ[name] for name in flags["ray_env"]}
     return RayEngine(
-        source, is_module, named, base_url, workers, address, flags["gpus_per_worker"],
-        None if folder is None else str(folder.resolve()), environment,
+        source, is_module, options.model or os.environ.get("LQ_MODEL"), options.base_url, options.workers,
+        options.gpus_per_worker, None if folder is None else str(folder.resolve()),
+        {name: os.environ[name] for name in options.ray_env},
     ).run  # fmt: skip
 
 
-def _exit_code(
-    report: Mapping[str, Any], gates: list[tuple[str, float]], no_worse: float | None, max_errors: int | None
-) -> int:
+def _exit_code(report: Mapping[str, Any], gates: list[tuple[str, float]]) -> int:
     means = {each["name"]: each["mean"] for each in report["metrics"]}
     code = 0
     for name, least in gates:
@@ -322,15 +256,10 @@ def _exit_code(
         if means[name] < least:
             write_error(f"{name} is {means[name]:.4f}, and at least {least:g} was asked for")
             code = NOT_REACHED
-    if no_worse is not None and "comparison" in report and is_worse(report["comparison"], no_worse):
-        code = NOT_REACHED
     failed = sum(report["errors"].values())
-    if not code and max_errors is not None and failed > max_errors:
-        write_error(f"{counted(failed, 'row')} failed, and at most {max_errors} may")
-        code = SOME_FAILED
-    if not code and max_errors is None and failed and failed == report["attempts"]:
-        write_error("every row failed; with --max-errors N, N rows may")
-        code = SOME_FAILED
+    if not code and failed and failed == report["attempts"]:
+        write_error("every row failed")
+        code = ALL_FAILED
     return code
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.apps.plan_view import plan_lines, plan_object
 from lmql_lite.apps.terminal import counted
-from lmql_lite.errors import InputError, LmqlLiteError
 
 if TYPE_CHECKING:
-    from lmql_lite.data.eval_job import EvalJob
+    from lmql_lite.data.job import EvalJob
     from lmql_lite.engine.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """Numbers of attempts that are asked for and that would be run.
+    """Numbers of attempts that are asked for and that would be run, and the plan of the first of them.
 
-    `plan` is that of the first row that can be planned; None where there is none. `first_problem` is that of the first
-    row that would fail at once.
+    `would_fail` counts those whose row cannot be read, and `first_problem` is that of the first one.
     """
 
     folder: str
@@ -45,39 +43,25 @@ class EvalPlan:
         return {**{name: getattr(self, name) for name in names}, "plan": plan}
 
 
-def eval_plan(job: EvalJob, folder: Path, reuse: Sequence[Path], *, is_new: bool = False) -> EvalPlan:
-    """Plan of a run; asks no model and writes nothing. `is_new`: what the folder has does not count.
+def eval_plan(job: EvalJob, folder: Path, *, is_new: bool = False) -> EvalPlan:
+    """Plan of a run; asks no model and writes nothing. `is_new`: what the folder has does not count."""
+    from lmql_lite.data.rows import FileRow
+    from lmql_lite.data.run import unfinished
 
-    Raises InputError for the folder of another run.
-    """
-    from lmql_lite.data.evaluation import unfinished
-    from lmql_lite.data.run_folder import RUN, identity_of
-    from lmql_lite.data.run_identity import continued
-
-    if not is_new and (folder / RUN).exists():
-        job = replace(job, identity=continued(dict(job.identity), identity_of(folder), folder))
-    first: Plan | None = None
-    to_run, problems = 0, list[str]()
-    for row in unfinished(job, reuse if is_new else [folder, *reuse]):
+    asked = job.scoring.attempts or 0
+    to_run, problems, first = 0, list[str](), list[FileRow]()
+    for row in unfinished(job, None if is_new else folder):
         to_run += 1
-        try:
-            if row.problem:
-                raise InputError(row.problem)
-            plan = _planned(job, job.inputs_of(row))
-            if plan.missing:
-                raise InputError(f"the input {plan.missing[0]!r} is missing")
-        except LmqlLiteError as error:
-            problems.append(f"{row.id}: {error.message}")
-            continue
-        first = first or plan
-    if first is not None:
-        limits: dict[str, Any] = {f"max_{name}": number for name, number in job.budget.items()}
-        first = replace(first, budget=replace(first.budget, **limits))
-    return EvalPlan(str(folder), job.attempts, to_run, len(problems), next(iter(problems), ""), first)
+        if row.problem:
+            problems.append(f"{row.id}: {row.problem}")
+        elif not first:
+            first.append(row)
+    plan = _planned(job, job.inputs_of(first[0])) if first else None
+    return EvalPlan(str(folder), asked, to_run, len(problems), next(iter(problems), ""), plan)
 
 
 def _planned(job: EvalJob, inputs: Mapping[str, Any]) -> Plan:
     from lmql_lite.api import Query
 
-    options: Any = job.options
+    options: Any = {**job.options, **{f"max_{name}": limit for name, limit in job.budget.items()}}
     return job.query.plan(inputs, **options) if isinstance(job.query, Query) else job.query.plan(**inputs, **options)

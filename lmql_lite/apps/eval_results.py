@@ -16,11 +16,14 @@ from lmql_lite.apps.eval_views import (
     NOT_REACHED,
     RUN_PATH,
     comparison_lines,
+    comparison_notes,
     is_worse,
     report_lines,
     report_notes,
     report_progress,
+    row_cases,
 )
+from lmql_lite.apps.junit import write_junit
 from lmql_lite.apps.terminal import counted, reporting, write, write_object
 from lmql_lite.errors import InputError
 
@@ -36,18 +39,18 @@ RUN = click.argument("run", metavar="RUN", type=RUN_PATH)
 @FORM
 def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: bool, form: str) -> None:
     """Show the report of RUN, or some of its rows."""
-    from lmql_lite.data.eval_report import is_wrong, last_attempts, report_in
+    from lmql_lite.data.folder import last_attempts
     from lmql_lite.data.metrics import answer_of
+    from lmql_lite.data.report import is_wrong, report_in
 
     with reporting(form == "json"):
-        records = last_attempts(run)
         if html:
-            from lmql_lite.data.report_page import write_page
+            from lmql_lite.data.pages import write_report
 
             report = report_in(run)
-            notes = [report_progress(report), *report_notes(report, str(run))]
-            write(str(write_page(run, report, notes, list(records.values()))))
+            write(str(write_report(run, [report_progress(report), *report_notes(report, str(run))])))
             return
+        records = last_attempts(run)
         if not (wrong or only_errors or ids):
             report = report_in(run)
             write_object({"folder": str(run), **report}) if form == "json" else write(
@@ -70,16 +73,22 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
 @click.command("compare")
 @click.argument("first", metavar="A", type=RUN_PATH)
 @click.argument("second", metavar="B", type=RUN_PATH)
-@click.option("--by", metavar="COLUMN", help="Draw rows with equal values together.")
+@click.option("--cluster", metavar="COLUMN", help="Draw rows with equal values together.")
 @click.option("--no-worse", type=float, metavar="X", help="Exit code 4 if B is worse than A by more than X.")
+@click.option("--html", is_flag=True, help="Write compare.html, with the rows side by side, to the folder of B.")
 @FORM
-def compare_runs(first: Path, second: Path, by: str | None, no_worse: float | None, form: str) -> None:
+def compare_runs(first: Path, second: Path, cluster: str | None, no_worse: float | None, html: bool, form: str) -> None:
     """Compare runs A and B row by row."""
-    from lmql_lite.data.eval_report import compare
+    from lmql_lite.data.report import compare
 
     with reporting(form == "json"):
-        found = compare(first, second, by)
-        write_object(found) if form == "json" else write("\n".join(comparison_lines(found)))
+        found = compare(first, second, cluster)
+        if html:
+            from lmql_lite.data.pages import write_comparison
+
+            write(str(write_comparison(first, second, comparison_notes(found), cluster)))
+        else:
+            write_object(found) if form == "json" else write("\n".join(comparison_lines(found)))
         if no_worse is not None and is_worse(found, no_worse):
             sys.exit(NOT_REACHED)
 
@@ -87,17 +96,21 @@ def compare_runs(first: Path, second: Path, by: str | None, no_worse: float | No
 @click.command()
 @RUN
 @click.option(
-    "--as", "kind", type=click.Choice(["csv", "parquet", "lm-eval"]), default="csv", show_default=True, help="Format."
-)
+    "--as", "kind", type=click.Choice(["csv", "parquet", "junit"]), default="csv", show_default=True,
+    help="Format; junit is XML with a test case for each row, which fails if its first score is below 1.",
+)  # fmt: skip
 @click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FILE")
-def export(run: Path, kind: Literal["csv", "parquet", "lm-eval"], output: Path) -> None:
-    """Write the rows of RUN as a table, or as samples of lm-eval."""
-    from lmql_lite.data.eval_report import last_attempts
-    from lmql_lite.data.run_export import export_rows
+def export(run: Path, kind: Literal["csv", "parquet", "junit"], output: Path) -> None:
+    """Write the rows of RUN as a table, or as a test report."""
+    from lmql_lite.data.folder import identity_of, last_attempts
+    from lmql_lite.data.table import write_table
 
     with reporting(as_json=False):
-        records = last_attempts(run)
-        export_rows(list(records.values()), kind, output)
+        records = list(last_attempts(run).values())
+        if kind == "junit":
+            write_junit(output, [(str(run), [*row_cases(records, str(run), identity_of(run)["data"])])])
+        else:
+            write_table(records, kind, output)
         write(f"{output}: {counted(len(records), 'row')}")
 
 
@@ -106,8 +119,7 @@ def export(run: Path, kind: Literal["csv", "parquet", "lm-eval"], output: Path) 
 @click.option("-o", "--output", type=RUN_PATH, required=True, metavar="FOLDER")
 def merge(runs: tuple[Path, ...], output: Path) -> None:
     """Join the rows of RUNs of one query and model in a new folder. The RUNs do not change."""
-    from lmql_lite.data.eval_report import last_attempts
-    from lmql_lite.data.run_folder import RunFolder, identity_of
+    from lmql_lite.data.folder import RunFolder, identity_of, last_attempts
 
     with reporting(as_json=False):
         identities = [identity_of(run) for run in runs]

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,7 @@ from lmql_lite.apps.status_line import StatusLine
 from lmql_lite.apps.terminal import Unwritable, counted, money, put, write_error
 
 if TYPE_CHECKING:
-    from lmql_lite.data.eval_job import EvalJob
-    from lmql_lite.data.outcomes import Outcomes
+    from lmql_lite.data.job import EvalJob
 
 NOT_REACHED = 4
 """Exit code where a score is lower than was asked for."""
@@ -43,7 +42,7 @@ class Progress:
 
     def begin(self, folder: Path, job: EvalJob) -> None:
         if self._live:
-            self._total = job.attempts
+            self._total = job.scoring.attempts
 
     def go_on(self, known: int) -> None:
         """Rows begin to run; `known` have ended before."""
@@ -88,7 +87,9 @@ class RowEvents:
         self._out = sys.stdout
 
     def begin(self, folder: Path, job: EvalJob) -> None:
-        self._write("started", {"folder": str(folder), "attempts": job.attempts, "identity": dict(job.identity)})
+        self._write(
+            "started", {"folder": str(folder), "attempts": job.scoring.attempts, "identity": dict(job.identity)}
+        )
 
     def go_on(self, known: int) -> None:
         """Nothing: each line is of one row."""
@@ -128,7 +129,6 @@ def row_events(wanted: bool) -> Iterator[RowEvents | None]:
         raise
 
 
-COUNTED_AS = {"left out": "left out", "wrong": "counted as wrong"}
 _GO_ON = "run the same command to continue"
 ENDINGS = {
     "running": "the run is going on",
@@ -146,15 +146,15 @@ SPENT = {
 
 
 def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
+    from lmql_lite.data.report import COUNTED_AS
+
     failed = sum(report["errors"].values())
     counted_as = "" if not failed else f", {counted(failed, 'error')}, {COUNTED_AS[report['errors_count_as']]}"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
     if progress := report_progress(report):
         yield f"  {progress}"
-    is_partly_known = report["kept"] or report["reused"]
-    if is_partly_known and report["status"] not in ENDINGS:
-        new = report["attempts"] - report["kept"] - report["reused"]
-        yield f"  finished before {report['kept']:,}, of other runs {report['reused']:,}, new {new:,}"
+    if report["kept"] and report["status"] not in ENDINGS:
+        yield f"  finished before {report['kept']:,}, new {report['attempts'] - report['kept']:,}"
     for each in report["metrics"]:
         yield f"  {each['name']:<16} {each['mean']:.4f}  {_interval(each, report['cluster'])}  n {each['n']:,}"
     yield from report_notes(report, folder)
@@ -188,7 +188,7 @@ def report_notes(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     usage = report["usage"]
     spent = [counted(usage[name], what) for name, what in SPENT.items() if usage.get(name)]
     if spent:
-        yield f"  {'together ' if report['kept'] or report['reused'] else ''}{', '.join(spent)}"
+        yield f"  {'together ' if report['kept'] else ''}{', '.join(spent)}"
     if report["cost"]:
         yield f"  cost {money(report['cost'])}"
 
@@ -225,6 +225,11 @@ def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"    {each['wins']} better, {each['ties']} equal, {each['losses']} worse; {tests}"
         if each["changed"]:
             yield f"    changed: {_named(each['changed'])}"
+    yield from comparison_notes(found)
+
+
+def comparison_notes(found: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a comparison below its differences."""
     yield from _few_clusters(found)
     for name, what in (
         ("only_first", "only in the first"),
@@ -244,18 +249,16 @@ def is_worse(comparison: Mapping[str, Any], most: float) -> bool:
     """True where a metric of the second run is lower by more than `most`; says which."""
     worse = [each for each in comparison["metrics"] if each["delta"]["mean"] < -most]
     for each in worse:
-        write_error(f"{each['name']} is worse than the baseline by {-each['delta']['mean']:.4f}")
+        write_error(f"{each['name']} is worse by {-each['delta']['mean']:.4f}")
     return bool(worse)
 
 
-def row_cases(run: Path, outcomes: Outcomes, query: str, data: Path) -> Iterator[JUnitCase]:
-    """A test case for each attempt that was asked for; it fails where its first score is below 1."""
-    from lmql_lite.data.eval_report import is_wrong, last_attempts
+def row_cases(records: Sequence[Mapping[str, Any]], run: str, data: str) -> Iterator[JUnitCase]:
+    """A test case for each attempt; it fails where its first score is below 1."""
     from lmql_lite.data.metrics import answer_of
+    from lmql_lite.data.report import is_wrong
 
-    records = last_attempts(run)
-    for name, repeat, is_error in zip(outcomes.ids, outcomes.repeats, outcomes.errors, strict=True):
-        record = records.get((name, repeat), {"error": {"message": "the row was not written"}} if is_error else {})
+    for record in sorted(records, key=lambda each: (each["line"], each["repeat"])):
         problems: list[str] = []
         if error := record.get("error"):
             problems = [error["message"], *([f"hint: {error['hint']}"] if error.get("hint") else [])]
@@ -263,9 +266,9 @@ def row_cases(run: Path, outcomes: Outcomes, query: str, data: Path) -> Iterator
             scores = ", ".join(f"{metric} {_scored(found)}" for metric, found in record["scores"].items())
             answer, target = json.dumps(answer_of(record)), json.dumps(record.get("target"))
             problems = [f"answer {answer}, target {target}", scores]
-        shown = name if not repeat else f"{name} ({repeat + 1})"
-        seconds, line = record.get("ms", 0.0) / 1000, record.get("line", 0)
-        yield JUnitCase(shown, query, str(data), line, seconds, problems, is_error=bool(is_error))
+        name = record["id"] if not record["repeat"] else f"{record['id']} ({record['repeat'] + 1})"
+        seconds = record.get("ms", 0.0) / 1000
+        yield JUnitCase(name, run, data, record["line"], seconds, problems, is_error=bool(error))
 
 
 def _scored(found: Any) -> str:

@@ -45,7 +45,7 @@ def write_junit(path: Path, suites: Sequence[tuple[str, Sequence[JUnitCase]]]) -
     try:
         ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:
-        raise InputError(f"--junit {path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _clean(text: str) -> str:

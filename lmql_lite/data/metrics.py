@@ -107,10 +107,18 @@ def f1(record: Record) -> float:
 def choice(record: Record) -> bool:
     """Equality without case and without the punctuation around; a whole number as target is an index into the row's
     `choices`."""
-    answer, choices = answer_of(record), record.get("columns", {}).get("choices")
-    options = choices if isinstance(choices, list) else []
-    targets = [options[place] if (place := _index(each, options)) is not None else each for each in _targets(record)]
+    answer = answer_of(record)
+    if not (targets := accepted(record)):
+        raise ValueError(NO_TARGET)
     return any(same(answer, each) or bare(answer) == bare(each) for each in targets)
+
+
+def accepted(record: Record) -> list[Any]:
+    """The target, or the several of a list; a number that is an index into the row's `choices` as that choice."""
+    target, choices = record["target"], record.get("columns", {}).get("choices")
+    options = choices if isinstance(choices, list) else []
+    targets = target if isinstance(target, list) else [target]
+    return [options[place] if (place := _index(each, options)) is not None else each for each in targets]
 
 
 def _index(target: Any, options: Sequence[Any]) -> int | None:
@@ -150,7 +158,7 @@ def _best_of(length: Callable[[str], int] | None) -> Callable[[Record], bool]:
     def measure(record: Record) -> bool:
         options, logprobs = _likelihoods(record)
         columns = record.get("columns", {})
-        named = columns.get("task_choices", columns.get("choices"))  # options without the space before them
+        named = columns.get("choices")  # options without the blank before them
         counted = named if isinstance(named, list) and len(named) == len(options) else options
         sizes = [1 if length is None else max(length(str(option)), 1) for option in counted]
         if length is not None and not isinstance(record.get("value"), dict):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.data.run_folder import attempts_in
+from lmql_lite.data.folder import attempts_in
 
 ROWS, KILLS, AT_ONCE = 400, 50, 4
 QUERY = """
@@ -26,7 +26,7 @@ where
 KILLER = f"""
 import os, random, signal, time
 from pathlib import Path
-import lmql_lite.apps.eval_command, lmql_lite.data.evaluation, lmql_lite.models.demo
+import lmql_lite.apps.eval_command, lmql_lite.data.run, lmql_lite.models.demo
 from lmql_lite.apps.cli import main
 
 def lines():

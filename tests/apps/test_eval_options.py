@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
-from lmql_lite.data.run_folder import attempts_in, identity_of
+from lmql_lite.data.folder import attempts_in, identity_of
 
 COUNTED = """
 from pathlib import Path
@@ -118,7 +118,8 @@ def test_an_error_that_ends_the_run_is_the_last_event() -> None:
 
 def test_rows_are_test_cases_of_a_junit_report() -> None:
     query('if word == "w1":\n    1 / 0\n"{word}"\nreturn "b" if word == "w2" else "a"\n')
-    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--limit", "4", "--junit", "r.xml").exit_code == 0
+    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--limit", "4").exit_code == 0
+    assert lq("export", "r", "--as", "junit", "-o", "r.xml").exit_code == 0
     (suite,) = ElementTree.parse("r.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "1")
     cases = {case.get("name"): [child.tag for child in case] for case in suite}
@@ -126,8 +127,8 @@ def test_rows_are_test_cases_of_a_junit_report() -> None:
     failure = next(case[0] for case in suite if case.get("name") == "r2")
     assert failure.get("message") == 'answer "b", target "a"' and failure.text is not None and "exact 0" in failure.text
     assert [case.get("line") for case in suite if case.get("name") == "r3"] == ["5"]
-    done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "--junit", "no/folder.xml")
-    assert done.exit_code == 2 and "--junit no/folder.xml cannot be written" in done.output
+    done = lq("export", "r", "--as", "junit", "-o", "no/folder.xml")
+    assert done.exit_code == 2 and "no/folder.xml cannot be written" in done.output
 
 
 def test_a_random_seed_is_written_down_and_kept_by_the_folder() -> None:
@@ -146,25 +147,16 @@ def test_a_random_seed_is_written_down_and_kept_by_the_folder() -> None:
     assert done.exit_code == 2 and "--seed is a whole number or random; this is '-1'" in done.output
 
 
-def test_a_run_is_resumed_by_its_folder_and_another_folder_is_refused() -> None:
-    lq("q.lq", "d.csv", "-o", "r", "--limit", "2")
-    assert lq("q.lq", "d.csv", "--resume", "r").exit_code == 0
-    assert report()["kept"] == 2 and report()["attempts"] == 6
-    done = lq("q.lq", "d.csv", "--resume", "gone")
-    assert done.exit_code == 2 and "gone is not a data-set run" in done.output and not Path("gone").exists()
-
-
 def test_a_folder_of_caches_has_a_file_of_this_machine_that_another_run_reads() -> None:
-    lq("q.lq", "d.csv", "-o", "r", "--use-cache", "kept")
+    lq("q.lq", "d.csv", "-o", "r", "--cache", "kept/")
     (file,) = Path("kept").glob("*.tokens")
     assert report()["usage"]["forward_passes"] > 0
-    lq("q.lq", "d.csv", "-o", "s", "--use_cache", "kept")
+    lq("q.lq", "d.csv", "-o", "s", "--cache", "kept")
     assert not report("s")["usage"].get("forward_passes")
-    lq("q.lq", "d.csv", "-o", "t", "--use-cache", "kept", "--refresh")
+    lq("q.lq", "d.csv", "-o", "t", "--cache", "kept", "--cache-mode", "refresh")
     assert report("t")["usage"]["forward_passes"] > 0
-    done = lq("q.lq", "d.csv", "-o", "u", "--use-cache", "kept", "--cache", file)
-    assert done.exit_code == 2 and "two places for the same cache" in done.output
-    assert lq("q.lq", "d.csv", "-o", "u", "--no-cache").exit_code == 0
+    lq("q.lq", "d.csv", "-o", "u", "--cache", file)
+    assert not report("u")["usage"].get("forward_passes")
 
 
 def test_the_majority_of_tries_is_scored_and_equal_answers_are_said() -> None:
@@ -181,13 +173,12 @@ def test_the_majority_of_tries_is_scored_and_equal_answers_are_said() -> None:
     assert done.exit_code == 2 and "majority needs another metric and as many tries" in done.output
 
 
-def test_prompts_are_kept_unabridged_where_asked_for() -> None:
+def test_long_prompts_are_shortened_in_the_middle() -> None:
     query('"{word * 500}"\nreturn "a"\n')
     lq("q.lq", "d.csv", "-o", "r", "--limit", "1")
-    lq("q.lq", "d.csv", "-o", "s", "--limit", "1", "--log-samples", "all")
-    assert " ... " in records()["r0"]["tokens"][0][0] and records("s")["r0"]["tokens"][0][0] == "w0" * 500
+    assert " ... " in records()["r0"]["tokens"][0][0]
 
 
 def test_a_variable_for_workers_that_is_not_there_is_named() -> None:
-    done = lq("q.lq", "d.csv", "-o", "r", "--engine", "ray", "--ray-env", "NO_SUCH_KEY")
+    done = lq("q.lq", "d.csv", "-o", "r", "--workers", "2", "--ray-env", "NO_SUCH_KEY")
     assert done.exit_code == 2 and "--ray-env NO_SUCH_KEY: this environment has no such variable" in done.output

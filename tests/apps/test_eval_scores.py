@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
-from lmql_lite.data.run_folder import attempts_in
+from lmql_lite.data.folder import attempts_in
 
 NO_SCORE: float | None = None
 
@@ -377,7 +377,7 @@ def test_two_runs_with_equal_scores_differ_by_an_interval_that_is_no_point_and_f
     lq_eval("q.lq", "d.csv", "-o", "one", "-m", "exact")
     lq_eval("q.lq", "d.csv", "-o", "two", "-m", "exact", "--repeat", "3")
     assert "+0.0000 [-0.1611, 0.1611]" in lq_eval("compare", "one", "two").output
-    by = lq_eval("compare", "one", "two", "--by", "g").output
+    by = lq_eval("compare", "one", "two", "--cluster", "g").output
     assert "+0.0000 [-0.4345, 0.4345]" in by and "5 clusters of g: too few for a reliable interval" in by
     lq_eval("q.lq", "d.csv", "-o", "three", "-m", "exact", "--limit", "1")
     assert "(no interval: fewer than two ids)" in lq_eval("compare", "one", "three").output

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.data.eval_report import report_of
-from lmql_lite.data.evaluation import Tally
-from lmql_lite.data.outcomes import Scoring
+from lmql_lite.data.job import Scoring
+from lmql_lite.data.report import report_of
+from lmql_lite.data.run import Tally
 
 FAILED = {"error": {"type": "ValueError", "message": "no", "hint": ""}}
 NO_SCORE = {"error": "ValueError: the row has no target"}
@@ -19,11 +19,10 @@ def record(name: str, repeat: int = 0, answer: Any = "a", **fields: Any) -> dict
 
 
 def report(records: list[dict[str, Any]], **scoring: Any) -> dict[str, Any]:
-    found = Scoring(**{"metrics": ("exact",), **scoring})
-    tally = Tally(found)
+    tally = Tally(Scoring(**{"metrics": ("exact",), **scoring}))
     for each in records:
         tally.add(each)
-    return report_of({"query": "q"}, found, tally, "finished")
+    return report_of({"query": "q"}, tally, "finished")
 
 
 def scored(*scores: float | dict[str, str] | None, **fields: Any) -> list[dict[str, Any]]:
@@ -138,3 +137,62 @@ def test_repeats_and_clusters_are_drawn_together() -> None:
     alone, clustered = report(rows, repeat=4), report(rows, repeat=4, cluster="g")
     assert alone["metrics"][0]["groups"] == 10 and clustered["metrics"][0]["groups"] == 2
     assert alone["ids"] == 10 and alone["attempts"] == 40 and clustered["cluster"] == "g"
+
+
+def labelled(*pairs: tuple[Any, Any], **columns: Any) -> list[dict[str, Any]]:
+    """Records of targets and answers; None is a row that failed."""
+    return [
+        record(f"r{number}", answer=answer, target=target, columns=columns, **({} if answer is not None else FAILED))
+        for number, (target, answer) in enumerate(pairs)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "counts"),
+    [
+        ("aa ab bb bb", [[1, 1, 0, 0], [0, 2, 0, 0]]),
+        ("aa a? bb b.", [[1, 0, 1, 0], [0, 1, 0, 1]]),  # another answer, and a row that failed
+        ("aA a) bB bb", [[1, 0, 1, 0], [0, 2, 0, 0]]),  # without case, as `choice` compares
+        ("aa bb", None),  # each target once
+        ("aa aa", None),  # one target
+        ("ax ax bx bx", None),  # no answer is a target
+    ],
+)
+def test_answers_are_counted_by_target(pairs: str, counts: list[list[int]] | None) -> None:
+    found = report(labelled(*((each[0], None if each[1] == "." else each[1]) for each in pairs.split())), metrics=())
+    confusion = found["confusion"]
+    assert (confusion and confusion["counts"]) == counts
+    if confusion:
+        assert (confusion["targets"], confusion["answers"]) == (["a", "b"], ["a", "b", "other", "error"])
+
+
+def test_targets_that_are_indices_are_counted_as_their_choices_and_many_are_not_counted() -> None:
+    choices = ["red", "blue"]
+    found = report(labelled((0, "red"), (1, "red"), ("blue", "Blue."), (0, "red"), choices=choices), metrics=())
+    assert found["confusion"]["targets"] == ["blue", "red"]
+    assert found["confusion"]["counts"] == [[1, 1, 0, 0], [0, 2, 0, 0]]
+    assert report(labelled(*((f"t{n % 13}", f"t{n % 13}") for n in range(52))), metrics=())["confusion"] is None
+    assert report(labelled(*((["a", "b"][: n % 2 + 1], "a") for n in range(8))), metrics=())["confusion"] is None
+
+
+def test_scores_of_each_value_of_a_column() -> None:
+    rows = [
+        record(f"r{n}", columns={"lang": ["en", "de"][n % 2], "n": n, "long": "x" * 50, "list": [1], "same": 1},
+               **(FAILED if n == 7 else {"scores": {"exact": [float(n < 4), 1.0]}}))
+        for n in range(8)
+    ]  # fmt: skip
+    en, de = {"value": "en", "n": 4, "means": {"exact": 0.5}}, {"value": "de", "n": 4, "means": {"exact": 0.5}}
+    assert report(rows)["by_column"] == [{"column": "lang", "values": [de, en]}]
+    de |= {"n": 3, "means": {"exact": pytest.approx(2 / 3)}}
+    assert report(rows, skip_errors=True)["by_column"] == [{"column": "lang", "values": [de, en]}]
+    many = [record(f"r{n}", columns={"c": n % 13}, scores={"exact": [1.0, 1.0]}) for n in range(52)]
+    assert report(many)["by_column"] == []
+
+
+def test_a_column_of_a_perplexity_has_the_exponential_of_its_mean_and_none_without_scores() -> None:
+    rows = [
+        record(f"{value}{n}", columns={"c": value}, scores={"p": score})
+        for value, score in (("a", [0.0, 3.0]), ("b", NO_SCORE)) for n in range(2)
+    ]  # fmt: skip
+    (found,) = report(rows, metrics=("p",), logs=("p",))["by_column"]
+    assert [each["means"] for each in found["values"]] == [{"p": 1.0}, {}]

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from lmql_lite.api import compile as compile_query
-from lmql_lite.data.attempts import attempt, failed_record
-from lmql_lite.data.data_file import FileRow
-from lmql_lite.data.eval_job import EvalJob, eval_cache, machine_cache
-from lmql_lite.data.evaluation import Finish
-from lmql_lite.data.run_identity import fingerprint_of
+from lmql_lite.data.job import EvalJob, eval_cache, fingerprint_of, machine_cache
+from lmql_lite.data.rows import FileRow
+from lmql_lite.data.run import Finish, attempt, failed_record
 from lmql_lite.engine.rows import DataRow, constant_model, rows_at_once
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import InputError, LmqlLiteError, ModelError
@@ -41,8 +39,8 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """Engine that runs the rows of a job on `workers` actors, in the cluster at `address` or in one that is started for
-    the run. `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id.
+    """Engine that runs the rows of a job on `workers` actors, in the cluster at `RAY_ADDRESS` or in one that is started
+    for the run. `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id.
     Workers keep their cache in `cache_folder` and get the variables of `environment`, which no log shows.
     """
 
@@ -51,14 +49,13 @@ class RayEngine:
     model: str | None
     base_url: str | None
     workers: int
-    address: str | None = None
     gpus: float = 0.0
     cache_folder: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     async def run(self, job: EvalJob, rows: AsyncGenerator[DataRow, None], finish: Finish) -> None:
         """Runs rows and hands each record to `finish` as it ends. Raises InputError where Ray cannot be used."""
-        ray = started(self.address, self.workers)
+        ray = started(self.workers)
         try:
             kind = ray.remote(num_cpus=1, num_gpus=self.gpus, max_concurrency=LANES + 1, max_restarts=0)(RayWorker)
             parts = _Parts(rows)
@@ -107,8 +104,7 @@ class RayEngine:
 
     def _message(self, job: EvalJob) -> bytes:
         options = {name: job.options.get(name) for name in ("max_tokens", "cache_mode") if name in job.options}
-        fields = ("columns", "id_column", "target", "variables", "seed", "concurrency", "timeout", "retries",
-                  "keeps_prompts")  # fmt: skip
+        fields = ("columns", "id_column", "target", "variables", "seed", "concurrency", "timeout", "retries")
         return json.dumps({
             "source": self.source, "is_module": self.is_module, "model": self.model, "base_url": self.base_url,
             "options": options, "identity": dict(job.identity), "folders": self._folders(job),
@@ -161,26 +157,26 @@ class RayWorker:
     """The actor. It has the query, the model and the token tree of its process."""
 
     def __init__(self, message: bytes) -> None:
-        told = json.loads(message)
-        os.environ.update(told["environment"])
-        for folder in told["folders"]:
+        given = json.loads(message)
+        os.environ.update(given["environment"])
+        for folder in given["folders"]:
             if folder not in sys.path and Path(folder).is_dir():
                 sys.path.insert(0, folder)
-        if told["is_module"]:
-            module, _, function = told["source"].partition(":")
+        if given["is_module"]:
+            module, _, function = given["source"].partition(":")
             query = getattr(importlib.import_module(module), function)
         else:
-            query = compile_query(told["source"])
+            query = compile_query(given["source"])
         session = Session()
-        model = load(told["model"], base_url=told["base_url"]) if told["model"] is not None else None
-        file = None if told["cache_folder"] is None else machine_cache(Path(told["cache_folder"]))
-        options = {"session": session, "model": model, "cache": eval_cache(file), **told["options"]}
-        self._job = EvalJob(query, Path(), cast("Any", options), told["identity"], **told["job"])
+        model = load(given["model"], base_url=given["base_url"]) if given["model"] is not None else None
+        file = None if given["cache_folder"] is None else machine_cache(Path(given["cache_folder"]))
+        options = {"session": session, "model": model, "cache": eval_cache(file), **given["options"]}
+        self._job = EvalJob(query, Path(), cast("Any", options), given["identity"], **given["job"])
         self._problem = ""
         found = constant_model(model, query.program, session)
         here = None if found is None else fingerprint_of(found, session)
-        if None not in (here, told["identity"]["fingerprint"]) and here != told["identity"]["fingerprint"]:
-            self._problem = f"a worker has another version of the model: {here}, not {told['identity']['fingerprint']}"
+        if None not in (here, given["identity"]["fingerprint"]) and here != given["identity"]["fingerprint"]:
+            self._problem = f"a worker has another version of the model: {here}, not {given['identity']['fingerprint']}"
         self._at_once = rows_at_once(model, query.program, session, self._job.concurrency)
 
     async def rows_at_once(self) -> int:
@@ -190,15 +186,15 @@ class RayWorker:
 
     async def rows(self, message: bytes) -> AsyncGenerator[bytes, None]:
         """Records of rows as they end, in lists of those that ended at nearly the same time."""
-        told = json.loads(message)
-        places = asyncio.Semaphore(told["at_once"])
+        given = json.loads(message)
+        places = asyncio.Semaphore(given["at_once"])
 
         async def run(row: dict[str, Any]) -> dict[str, Any]:
             async with places:
                 value = FileRow(row["line"], row["id"], row["values"], row["problem"])
                 return await attempt(self._job, DataRow(row["number"], row["id"], row["repeat"], value))
 
-        tasks = [asyncio.ensure_future(run(row)) for row in told["rows"]]
+        tasks = [asyncio.ensure_future(run(row)) for row in given["rows"]]
         left = set(tasks)
         try:
             while left:
@@ -216,22 +212,26 @@ def _row_message(row: DataRow) -> dict[str, Any]:
             "values": dict(source.values), "problem": source.problem}  # fmt: skip
 
 
-def started(address: str | None, workers: int) -> Any:
-    """Ray, connected to a cluster. One that is started here asks for a random token, and tells nobody of its use."""
+def started(workers: int) -> Any:
+    """Ray, connected to the cluster that `RAY_ADDRESS` names. One that is started here asks for a random token, and
+    tells nobody of its use."""
+    address = os.environ.get("RAY_ADDRESS")
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if address is None:  # before the import, which reads them; Ray listens to all who reach this machine
             os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
         ray = importlib.import_module("ray")
     except ImportError:
-        raise InputError("--engine ray needs Ray", hint="pip install 'lmql-lite[ray]'") from None
+        raise InputError("--workers needs Ray", hint="pip install 'lmql-lite[ray]'") from None
     try:
         if address is None:
             ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         else:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise InputError(f"Ray cannot be started: {_reason(error)}", hint="see --ray-address") from None
+        raise InputError(
+            f"Ray cannot be started: {_reason(error)}", hint="RAY_ADDRESS names a cluster that runs"
+        ) from None
     return ray
 
 

@@ -16,8 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.data.outcomes import Scoring
-from lmql_lite.data.run_identity import continued
+from lmql_lite.data.job import Scoring, continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
 from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
@@ -45,11 +44,22 @@ def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
         raise CacheError(f"{log} cannot be read ({error.strerror})") from None
 
 
-def identity_of(folder: Path) -> dict[str, Any]:
-    """Identity of the run in a folder. Raises InputError for a folder that is not a run."""
+def last_attempts(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The last attempt of each id and repeat; an answer is not replaced by an error."""
+    facts_of(folder)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in attempts_in(folder):
+        place = (record["id"], record["repeat"])
+        if place not in found or not record.get("error") or found[place].get("error"):
+            found[place] = record
+    return found
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """All that `run.json` says. Raises InputError for a folder that is not a run."""
     try:
         found = json.loads((folder / RUN).read_text("utf-8"))
-        return dict(found["identity"])
+        return {**found, "identity": dict(found["identity"])}
     except FileNotFoundError:
         raise InputError(
             f"{folder} is not a data-set run: it has no {RUN}", hint="lq eval QUERY DATA makes one"
@@ -58,10 +68,9 @@ def identity_of(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / RUN} cannot be read ({error})") from None
 
 
-def facts_of(folder: Path) -> dict[str, Any]:
-    """All that `run.json` says. Raises InputError for a folder that is not a run."""
-    identity_of(folder)
-    return dict(json.loads((folder / RUN).read_text("utf-8")))
+def identity_of(folder: Path) -> dict[str, Any]:
+    """Identity of the run in a folder. Raises InputError for a folder that is not a run."""
+    return dict(facts_of(folder)["identity"])
 
 
 def status_of(folder: Path) -> tuple[str, dict[str, Any]]:

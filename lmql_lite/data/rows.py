@@ -35,19 +35,15 @@ class FileRow:
     problem: str = ""
 
 
-def read_rows(path: Path, id_column: str = "id", *, is_checked: bool = False) -> Iterator[FileRow]:
+def read_rows(path: Path, id_column: str = "id") -> Iterator[FileRow]:
     """Rows of a file or a saved `datasets` folder, with their ids; equal rows without an id are told apart by `#2`.
 
-    Raises InputError for a file that cannot be read, and for an id that two rows have. `is_checked`: an earlier pass
-    found no such id, so that the ids of this one take no memory.
+    Raises InputError for a file that cannot be read, and for an id that two rows have.
     """
     seen: dict[int, int] = {}
     for line, values, problem in _values(path):
         name = id_of(values, id_column)
         is_own = str(values.get(id_column)) == name
-        if is_own and is_checked:
-            yield FileRow(line, name, values, problem)
-            continue
         key = hash(name)
         if (first := seen.get(key)) is None:
             seen[key] = line if is_own else 1

@@ -1,8 +1,10 @@
-"""Statistics of scores: intervals of means, and of differences between two runs. numpy and math only."""
+"""Statistics of scores: intervals of means, differences between two runs, several tries of a row. numpy and math
+only."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -179,6 +181,26 @@ def mcnemar(wins: int, losses: int) -> float:
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
+# Tries of one row ----------------------------------------------------------------------------------------------------
+
+
 def pass_at(k: int, tries: int, right: int) -> float:
     """Chance that at least one of k of the tries is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021)."""
     return 1.0 - math.comb(tries - right, k) / math.comb(tries, k)
+
+
+def majority(votes: Sequence[tuple[str, float]]) -> float:
+    """Score of the most frequent of several answers, each with its score; the mean where several are. 0 without
+    any."""
+    counts = Counter(answer for answer, _ in votes)
+    first = dict(reversed(votes))
+    best = [first[answer] for answer, number in counts.items() if number == max(counts.values())]
+    return math.fsum(best) / len(best) if best else 0.0
+
+
+def variance(values: Sequence[float]) -> float:
+    """Unbiased variance; 0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

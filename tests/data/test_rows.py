@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.data.data_file import read_rows
+from lmql_lite.data.rows import read_rows
 
 ROWS = [{"id": "a", "text": "x,\ny"}, {"id": "b", "text": "ü"}]
 

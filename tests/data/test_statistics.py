@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lmql_lite.data.intervals import mcnemar, mean_interval, paired, pass_at, sign_flips, wilson
+from lmql_lite.data.statistics import mcnemar, mean_interval, paired, pass_at, sign_flips, wilson
 
 
 @pytest.mark.parametrize(("right", "n"), [(13, 40), (1, 7), (199, 200)])

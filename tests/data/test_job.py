@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.data.run_identity import continued, default_folder, fingerprint_of, run_identity
+from lmql_lite.data.job import continued, default_folder, fingerprint_of, run_identity
 from lmql_lite.engine.session import Session
 from lmql_lite.models.base import Capabilities
 from lmql_lite.models.scripted import ScriptedCompleter

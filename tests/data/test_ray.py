@@ -1,4 +1,4 @@
-"""`lq eval --engine ray`: the same answers, whatever became of a worker. Skipped where Ray is not installed."""
+"""`lq eval --workers`: the same answers, whatever became of a worker. Skipped where Ray is not installed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from lmql_lite.api import compile as compile_query
 from lmql_lite.apps.cli import lq as command
-from lmql_lite.data.eval_job import EvalJob
-from lmql_lite.data.ray_engine import TRIES, RayEngine, RayWorker, _Parts
-from lmql_lite.data.run_folder import attempts_in
+from lmql_lite.data.folder import attempts_in
+from lmql_lite.data.job import EvalJob
+from lmql_lite.data.ray import TRIES, RayEngine, RayWorker, _Parts
 from lmql_lite.engine.rows import DataRow
 
 QUERY = """
@@ -60,10 +60,10 @@ def test_two_workers_answer_as_one_process_does_and_two_deaths_change_nothing() 
     Path("q.lq").write_text(QUERY)
     Path("d.csv").write_text("id,word,target\n" + "".join(f"r{n},w{n},a\n" for n in range(40)))
     assert run("alone", deadly="none").returncode == 0
-    done = run("two", "--engine", "ray", "--workers", "2", deadly="none")
+    done = run("two", "--workers", "2", deadly="none")
     assert done.returncode == 0, done.stderr
     assert ends("two") == ends("alone") and len(ends("two")) == 40
-    done = run("killed", "--engine", "ray", "--workers", "2", deadly="w3 w21")
+    done = run("killed", "--workers", "2", deadly="w3 w21")
     assert done.returncode == 0, done.stderr
     assert Path("w3").exists() and Path("w21").exists() and ends("killed") == ends("alone")
     assert len(list(attempts_in(Path("killed")))) == 40
@@ -101,7 +101,7 @@ def test_a_worker_has_the_variables_that_were_named_and_the_cache_of_its_machine
     identity = {"query": "", "model": "demo", "fingerprint": None, "data": "", "settings": {}}
     job = EvalJob(compile_query(Path("q.lq").read_text()), Path(), {}, identity, timeout=60, retries=2)
     source = job.query.program.span.text
-    engine = RayEngine(source, False, "demo", None, 1, None, 0, str(Path("kept").resolve()), {"NAMED_KEY": "secret"})
+    engine = RayEngine(source, False, "demo", None, 1, 0, str(Path("kept").resolve()), {"NAMED_KEY": "secret"})
     assert "secret" not in repr(engine)
     worker = RayWorker(engine._message(job))
     assert os.environ["NAMED_KEY"] == "secret"
@@ -121,7 +121,7 @@ def test_ray_without_the_extra_is_refused_in_a_sentence(monkeypatch: pytest.Monk
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED"):  # put back afterwards
         monkeypatch.setenv(name, "")
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--engine", "ray"])
-    assert done.exit_code == 2 and "--engine ray needs Ray" in done.output and "lmql-lite[ray]" in done.output
-    done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--engine", "ray", "--cache", "x.tokens"])
-    assert done.exit_code == 2 and "--cache is a file of one process" in done.output
+    done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--workers", "1"])
+    assert done.exit_code == 2 and "--workers needs Ray" in done.output and "lmql-lite[ray]" in done.output
+    done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--workers", "1", "--cache", "x.tokens"])
+    assert done.exit_code == 2 and "--cache FILE is a file of one process" in done.output
