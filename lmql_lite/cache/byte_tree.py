@@ -52,13 +52,6 @@ class CacheKey:
     question: bytes | None = None
     seed: int | None = None
     index: int = 0
-    numbered: bool = False
-    """True if token ids are stored with the answers: a token that does not fit is banned by its id."""
-
-    @property
-    def of_numbers(self) -> bytes:
-        assert self.question is not None, "a plain answer holds the number"
-        return _digest(self.question + b"number" + struct.pack("<Qq", self.seed or 0, self.index))
 
     @staticmethod
     def of(condition: bytes, sampling: Sampling) -> CacheKey:
@@ -183,8 +176,6 @@ class ByteTree:
         for token in tokens:
             if token.data:
                 self._note(node, key, token.token, token.alternatives)
-                if key.numbered and token.token is not None and 0 <= token.token < _NUMBER:
-                    self.tree.add_greedy_answer(node, key.of_numbers, Answer(token.token, 0.0, run))
             logprob = _stored(token.logprob)
             for byte in token.data or (END,):
                 self._add(node, key, Answer(byte, logprob, run))
@@ -238,8 +229,7 @@ class ByteTree:
         key = known.key
         if key.question is not None:
             token, others = self._notes.get((self.tree.path_hash(node), key), (None, None))
-            number = self.tree.greedy_answer(node, key.of_numbers) if key.numbered and token is None else None
-            return number.token if number else token, others
+            return token, others
         entry = self.tree.scores(node)
         return _details(entry.scores) if entry is not None and isinstance(entry.scores, TopK) else (None, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,7 +56,6 @@ class Form:
     isolated: bool = False
     is_anew: bool = False
     """True if free text did not fit, so that only answers under the condition count."""
-    banned: tuple[int, ...] = ()
     most: int | None = None
     """Maximum number of tokens of a request; None if the hole alone limits them."""
     tells: bool = True
@@ -87,8 +85,7 @@ class Form:
     @cached_property
     def held(self) -> CacheKey:
         """Key of the answers under the condition of the segment."""
-        ruled_out = struct.pack(f"<{len(self.banned)}i", *self.banned)
-        return self._key(self.key + ruled_out)
+        return self._key(self.key)
 
     @cached_property
     def reads(self) -> tuple[CacheKey, ...]:
@@ -110,8 +107,7 @@ class Form:
         return self.isolated or self.sampling.penalises
 
     def _key(self, condition: bytes) -> CacheKey:
-        numbered = bool(self.banned) or (self.draws and self.capabilities.takes_bans)
-        return replace(CacheKey.of(condition, self.sampling), numbered=numbered)
+        return CacheKey.of(condition, self.sampling)
 
     @property
     def runs_on(self) -> bool:
@@ -138,7 +134,6 @@ class Form:
             self.stops,
             pushed,
             self.sampling,
-            self.banned,
             min(ALTERNATIVES, self.capabilities.alternatives),
         )
 
@@ -165,12 +160,10 @@ class Form:
         rule = self.pushed.rule_after(whole(text[self.begin :] + said.data))
         return rule is not None and (rule.accepts or not said.ends)
 
-    def under_condition(self, banned: tuple[int, ...] = ()) -> Form:
-        """The same question under the condition, after free text did not fit. The first token must not be `banned`
-        (S22)."""
-        most = 1 if banned else None
+    def under_condition(self) -> Form:
+        """The same question under the condition, after free text did not fit (S22)."""
         pushed = self.pushed if isinstance(self.pushed, AnswerForm) else self.language or self.pushed
-        return replace(self, pushed=pushed, isolated=True, is_anew=True, banned=banned, most=most)
+        return replace(self, pushed=pushed, isolated=True, is_anew=True, most=None)
 
     def told(self) -> Form | None:
         """The same question with a sentence that lists the allowed answers; None if it has one, or may not."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from lmql_lite.constraints.language import Edges, Language
+from lmql_lite.constraints.language import Language
 from lmql_lite.models.base import JsonSchema, Prompt, PromptTurn, StreamPiece
+from lmql_lite.models.grammars import united
 
 TOLD = "Say nothing but the answer. It has to be {allowed}."
 """The sentence that is added to the last turn of the user."""
@@ -155,7 +156,7 @@ def _pattern(language: Language) -> str | None:
         for low, high, after in rule.edges:
             targets.setdefault(after, []).append((low, high))
         for after, ranges in targets.items():
-            add(number, after, _class(tuple((low, high, 0) for low, high in ranges)))
+            add(number, after, _class(ranges))
         if rule.accepts:
             add(number, end, "")
     start, left = -1, set(range(end))
@@ -182,10 +183,10 @@ def _shape(language: Language) -> str | None:
     """Pattern of texts of one length, each place for itself, as of dates; None if there are other lengths."""
     places, numbers = "", {0}
     while not all(language.rules[number].accepts for number in numbers):
-        edges = sorted(edge for number in numbers for edge in language.rules[number].edges)
+        edges = [edge for number in numbers for edge in language.rules[number].edges]
         if any(language.rules[number].accepts for number in numbers) or len(places) > LONGEST_PATTERN:
             return None
-        places += _class(tuple(dict.fromkeys((low, high, 0) for low, high, _ in edges)))
+        places += _class((low, high) for low, high, _ in edges)
         numbers = {after for _, _, after in edges}
     return places if not any(language.rules[number].edges for number in numbers) else None
 
@@ -201,24 +202,13 @@ def _atom(text: str) -> str:
     return text if is_one else f"(?:{text})"
 
 
-def _class(edges: Edges) -> str:
-    ranges = _merged(edges)
-    ranges = [(low, min(high, 0x7E)) for low, high in ranges if low <= 0x7E] or ranges
+def _class(characters: Iterable[tuple[int, int]]) -> str:
+    whole = united(characters)
+    ranges = tuple((low, min(high, 0x7E)) for low, high in whole if low <= 0x7E) or whole
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _character(ranges[0][0])
     parts = [_character(low) if low == high else f"{_character(low)}-{_character(high)}" for low, high in ranges]
     return f"[{''.join(parts)}]"
-
-
-def _merged(edges: Edges) -> list[tuple[int, int]]:
-    """Ranges of edges, in order, those that touch or overlap as one."""
-    found: list[tuple[int, int]] = []
-    for low, high, _ in edges:
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(high, found[-1][1])
-        else:
-            found.append((low, high))
-    return found
 
 
 def _character(code: int) -> str:

@@ -169,16 +169,15 @@ class CompletionRequest:
     """Options of one request to a Completer, beside the prompt.
 
     `pushed` is the server grammar or JSON Schema of the answer. `stops` end the text and are part of it: if a server
-    leaves one out, the Completer adds it again. `banned` are token ids that must not come first. `alternatives` is the
-    number of other tokens wanted with each token. `begin` is text that the answer has to begin with; `pushed` does not
-    cover it. Every option is set only if the server supports it, and `begin` only if it takes grammars.
+    leaves one out, the Completer adds it again. `alternatives` is the number of other tokens wanted with each token.
+    `begin` is text that the answer has to begin with; `pushed` does not cover it. Every option is set only if the
+    server supports it, and `begin` only if it takes grammars.
     """
 
     max_tokens: int
     stops: tuple[str, ...] = ()
     pushed: Language | JsonSchema | None = None
     sampling: Sampling = Sampling()  # noqa: RUF009  a frozen value
-    banned: tuple[int, ...] = ()
     alternatives: int = 0
     begin: str = ""
 
@@ -272,8 +271,6 @@ class Capabilities:
     takes_schemas: bool = False
     alternatives: int = 0
     """Maximum number of alternatives per token; 0 means none."""
-    takes_bans: bool = False
-    """The server honours `CompletionRequest.banned` and reports token ids."""
     takes_seeds: bool = False
     scores: bool = False
     """`Completer.score` is supported."""

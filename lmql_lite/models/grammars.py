@@ -119,10 +119,10 @@ def _by_target(edges: Edges) -> dict[int, Ranges]:
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for low, high, after in edges:
         found[after].append((low, high))
-    return {after: _united(ranges) for after, ranges in found.items()}
+    return {after: united(ranges) for after, ranges in found.items()}
 
 
-def _united(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def united(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Ranges in order, with neighbours merged. Surrogates never occur, so ranges on both sides of them merge too."""
     united: list[tuple[int, int]] = []
     for low, high in sorted(ranges):

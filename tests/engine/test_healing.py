@@ -145,7 +145,6 @@ RULES = Capabilities("rules", takes_languages=True)
     [
         (CompletionRequest(9, stops=("\n ",)), "the blank is of a stop, which would end the answer"),
         (CompletionRequest(9, pushed=JsonSchema("{}")), "a schema speaks of the whole answer"),
-        (CompletionRequest(9, banned=(7,)), "what must not come first is a token after the whole prompt"),
     ],
 )
 def test_nothing_is_said_again_where(asked: CompletionRequest, why: str) -> None:

@@ -23,6 +23,7 @@ from openai.resources.chat.completions import AsyncCompletions
 import lmql_lite as lq
 from lmql_lite.models.openai import sdk
 from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.client import Connection
 from tests.models.api import KEY, choice, sse
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
 
@@ -79,16 +80,17 @@ def test_the_raw_form_of_the_package_passes_events_as_they_came() -> None:
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         seen.update(request.headers)
-        return httpx2.Response(200, content=body, headers={"content-type": "text/event-stream", "x-a": "b"})
+        return httpx2.Response(200, content=body, headers={"content-type": "text/event-stream"})
 
     async def read() -> list[Any]:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         async with openai.AsyncOpenAI(base_url="http://host/v1", api_key=KEY, http_client=http) as client:
-            stream = sdk.Client(Address.of("http://host/v1", KEY), client)
-            found = await stream.post("/other", {"stream": True}, {"X-B": "c"}, 5.0)
-            return [found.headers["x-a"], found.path, *[event async for event in found.events()]]
+            connection = Connection(Address.of("http://host/v1", KEY), lent=client)
+            connection.traffic.headers["X-B"] = "c"
+            async with connection.ask("/other", {"stream": True}) as found:
+                return [event async for event in found.events]
 
-    assert asyncio.run(read()) == ["b", "/v1/other", *events]
+    assert asyncio.run(read()) == events
     assert seen["authorization"] == f"Bearer {KEY}" and seen["x-b"] == "c"
 
 

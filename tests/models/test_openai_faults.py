@@ -23,8 +23,9 @@ import lmql_lite as lq
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import CompletionRequest, PromptTurn, ServerUsage
-from lmql_lite.models.openai import client, sdk
+from lmql_lite.models.openai import sdk
 from lmql_lite.models.openai.address import Address
+from lmql_lite.models.openai.client import PROBE_TIMEOUT, TIMEOUT, Connection
 from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.registry import load
 from tests.models.api import (
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 def test_a_connection_that_was_closed_meanwhile_cost_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """As servers do with one that was idle for long."""
     paused = []
-    monkeypatch.setattr(client, "pause_before", lambda tries, headers: paused.append(tries))
+    monkeypatch.setattr(sdk, "pause_before", lambda tries, headers: paused.append(tries))
     for resets, pauses in ((1, []), (3, [2, 3])):
         with serving(VLLM, SPOKEN, *[Fault(reset=True)] * resets) as server:
             assert text(ask(server)) == SPOKEN
@@ -475,7 +476,7 @@ def test_one_model_in_many_loops_and_threads() -> None:
         for thread in threads:
             thread.join()
         assert answers == ["Hi"] * 9
-        assert not asked._connection._pools
+        assert not asked._connection._owned
 
 
 def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_meanwhile() -> None:
@@ -495,7 +496,7 @@ def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_
     async def left(turns: int) -> None:
         async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            connection = client.Connection(Address.of(f"http://127.0.0.1:{port}/v1", KEY))
+            connection = Connection(Address.of(f"http://127.0.0.1:{port}/v1", KEY))
 
             async def asked() -> None:
                 async with connection.ask("/completions", {}) as answer:
@@ -561,10 +562,10 @@ def test_one_failure_of_a_free_route_ended_the_run_or_hid_what_the_server_is(pat
 
 def test_a_free_route_is_waited_for_as_long_as_the_user_says() -> None:
     """R9."""
-    quick, patient = (client.Connection(Address.of("http://localhost:1/v1", KEY), timeout=each) for each in (0.5, 40.0))
-    unsaid = client.Connection(Address.of("http://localhost:1/v1", KEY))
-    assert (quick.probe_timeout, patient.probe_timeout) == (0.5, 40.0)
-    assert unsaid.probe_timeout == client.PROBE_TIMEOUT < unsaid.timeout == client.TIMEOUT
+    quick, patient = (Connection(Address.of("http://localhost:1/v1", KEY), timeout=each) for each in (0.5, 40.0))
+    unsaid = Connection(Address.of("http://localhost:1/v1", KEY))
+    assert (quick.traffic.probe_timeout, patient.traffic.probe_timeout) == (0.5, 40.0)
+    assert unsaid.traffic.probe_timeout == PROBE_TIMEOUT < unsaid.traffic.timeout == TIMEOUT
 
 
 # Servers that become others -------------------------------------------------------------------------------------------

@@ -199,7 +199,6 @@ def test_vllm_is_asked_by_the_names_of_its_version(version: tuple[int, ...], lan
     server = Dialect("vllm", version)
     assert language in server.body("m", TEXT, CompletionRequest(9, pushed=YES_OR_NO), tokenizer=None)
     assert schema in server.body("m", TEXT, CompletionRequest(9, pushed=SCHEMA), tokenizer=None)
-    assert server.can.takes_bans is (version >= (0, 10, 2))
 
 
 def test_a_grammar_that_a_server_cannot_read_is_left_out_of_that_request() -> None:
@@ -208,24 +207,6 @@ def test_a_grammar_that_a_server_cannot_read_is_left_out_of_that_request() -> No
         asked = model(server)
         assert text(run(pieces_of(asked, TEXT, CompletionRequest(9, pushed=YES_OR_NO)))) == "Hi"
         assert text(run(pieces_of(asked, TEXT, CompletionRequest(9, pushed=YES_OR_NO)))) in ("yes", "no")
-
-
-@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=lambda config: config.kind)
-def test_a_banned_token_does_not_come_first_and_may_come_later(config: Config) -> None:
-    """S22."""
-    scorer = ScriptedModel(lambda said: b"aaaa"[: 4 - len(said)])
-    banned = tuple(token for token, data in enumerate(scorer.tokenizer.vocabulary) if data != b"b")
-    with serving(config, scorer) as server:
-        pieces = ask(server, CompletionRequest(4, banned=banned))
-        assert text(pieces) == "baaa"
-        assert pieces[-1].spent is not None and pieces[-1].spent.requests == 2 == server.requests
-
-
-def test_a_ban_and_a_language_together() -> None:
-    with serving(VLLM, "yes") as server:
-        banned = ScriptedModel("").tokenizer.encode(b"y")
-        pieces = ask(server, CompletionRequest(9, banned=banned, pushed=YES_OR_NO))
-        assert text(pieces) == "no" and pieces[-1].finish == "stop"
 
 
 # Drawing --------------------------------------------------------------------------------------------------------------

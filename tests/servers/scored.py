@@ -37,7 +37,6 @@ class ScoredCompleter:
         chat_only: bool = False,
         continues_turns: bool = True,
         scores: bool = False,
-        takes_bans: bool = False,
     ) -> None:
         self.name = f"served/{scorer.name}"
         self.requests = 0
@@ -53,7 +52,6 @@ class ScoredCompleter:
             chat_only=chat_only,
             continues_turns=continues_turns,
             scores=scores,
-            takes_bans=takes_bans,
         )
 
     @property
@@ -89,7 +87,6 @@ class ScoredCompleter:
         for said in range(request.max_tokens):
             [[row]] = await self._scorer.score([ScoreRequest(ids)])
             mask = self._allowed(pushed, rule)
-            mask[list(request.banned if said == 0 else ())] = False
             if request.sampling.temperature > 0:
                 token = Scores(row).sample(mask, request.sampling, hash((ids, tree_hash)) & 2**63 - 1)
             else:

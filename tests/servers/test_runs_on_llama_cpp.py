@@ -55,7 +55,6 @@ class TestLlamaCpp(TellingPromises):
             takes_languages=True,
             takes_schemas=True,
             alternatives=20,
-            takes_bans=True,
             takes_seeds=True,
             stops=16,
             context_length=CONTEXT,

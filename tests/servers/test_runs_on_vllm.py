@@ -63,7 +63,6 @@ class TestVLLM(TellingPromises):
             most_rules=100,
             takes_schemas=True,
             alternatives=20,
-            takes_bans=True,
             takes_seeds=True,
             scores=True,
             stops=16,

@@ -84,7 +84,7 @@ def forms(
     """
     more = replace(request, max_tokens=request.max_tokens + 1)
     in_stop = set(again) & set("".join(request.stops))
-    if again and not (request.banned or isinstance(request.pushed, JsonSchema) or in_stop):
+    if again and not (isinstance(request.pushed, JsonSchema) or in_stop):
         if not again.strip(" \t") and not isinstance(request.pushed, Language):
             yield again, more
         if capabilities.takes_languages:

@@ -21,8 +21,6 @@ from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.program.ops import Hole
 
 PRINTABLE = range(0x20, 0x7F)
-BANNED = 16
-"""Maximum number of tokens banned one by one at a place before the hole is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +230,7 @@ class RemoteFill(Fill):
         """The token that replaces one that does not fit, stored as the server's answer under the condition.
 
         It is the best alternative, or the part of the token that fits, or the answer to another question: at this
-        place, if there was none; under the condition; without the tokens that did not fit (S22).
+        place, if there was none; under the condition (S22).
         """
         others = await self._others(state, matcher, said, left)
         if others:
@@ -241,21 +239,13 @@ class RemoteFill(Fill):
         begins = whole_characters(said.data[: matcher.longest_valid(said.data)])
         if begins and matcher.longest_valid(begins) == len(begins):
             return self._decided(state, said.within(begins))
-        banned: list[int] = []
-        while len(banned) < BANNED:
-            token, _ = self._frontier.byte_tree.details(state.node, said)
-            if token is not None and token not in banned and self._frontier.capabilities.takes_bans:
-                banned.append(token)
-            elif banned or not (said.inside or self._question.language):
-                break
-            said = await self._read(state, self._question.under_condition(tuple(banned)), left)
+        if said.inside or self._question.language:
+            said = await self._read(state, self._question.under_condition(), left)
             if fits(said.data, matcher):
                 return self._decided(state, said)
             others = self._known(state, matcher, said, left)
             if others:
                 return self._decided(state, KnownToken(*others[0], self.ledger.run))
-            if not banned:
-                break
         raise self._stuck(matcher, said)
 
     def _decided(self, state: State, said: KnownToken) -> KnownToken:
@@ -283,7 +273,7 @@ class RemoteFill(Fill):
     def _stuck(self, matcher: Matcher, said: KnownToken) -> ConstraintError | ModelError:
         """The error of a dead end: a ModelError if the server can enforce no condition at all, and is only checked."""
         name, capabilities = self._frontier.completer.name, self._frontier.capabilities
-        able = capabilities.takes_languages or capabilities.takes_bans or capabilities.alternatives
+        able = capabilities.takes_languages or capabilities.alternatives
         says = "ends the text" if said.ends else f"writes {said.data.decode('utf-8', 'replace')!r}"
         return (ConstraintError if able else ModelError)(
             f"[{self.op.name}] cannot go on after {shown(matcher)!r}: there {name} {says}, which its condition "

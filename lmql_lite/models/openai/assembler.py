@@ -64,8 +64,7 @@ class ThoughtFilter:
 class Assembler:
     """Builder of pieces from deltas. `raw`: the log-probabilities are the model's own, so pieces may carry them."""
 
-    def __init__(self, stops: Sequence[str], *, raw: bool, before: bytes = b"") -> None:
-        """Empty state. `before` is earlier output of the same answer, in which a stop string may have begun."""
+    def __init__(self, stops: Sequence[str], *, raw: bool) -> None:
         self.is_stopped = False
         """True after a stop string: text after it is not part of the answer."""
         self.ended_by: str | None = None
@@ -84,7 +83,7 @@ class Assembler:
         """Received bytes that are in no piece yet."""
         self._tokens: deque[ServerToken] = deque()
         self._keep = max((len(data) for data, _ in self._stops), default=1) - 1
-        self._tail = before[-self._keep :] if self._keep else b""
+        self._tail = b""
         """Last bytes of the pieces, in which a stop string may have begun."""
 
     def take(self, delta: Delta) -> list[StreamPiece]:

@@ -60,7 +60,6 @@ LIMITS = ("max_completion_tokens", "max_tokens")
 """Names of the token limit in a chat: some models of OpenAI take only the first, most servers the second."""
 LEAST_OUTPUT = 16
 """Least limit that the Responses API takes. Reasoning models of OpenAI may refuse a lower one in a chat."""
-_BAN = -100
 _LENGTH = re.compile(
     r"context (?:length|window|size)|max_model_len|max(?:_completion)?_tokens\W.*(?:too large|at most)", re.I
 )
@@ -85,9 +84,7 @@ _CAN: Mapping[Kind, Capabilities] = {
     "sglang": Capabilities(
         takes_languages=True, most_rules=100, takes_schemas=True, alternatives=20, scores=True, stops=16
     ),
-    "llama.cpp": Capabilities(
-        takes_languages=True, takes_schemas=True, alternatives=20, takes_bans=True, takes_seeds=True, stops=16
-    ),
+    "llama.cpp": Capabilities(takes_languages=True, takes_schemas=True, alternatives=20, takes_seeds=True, stops=16),
     # asked for alternatives, it drops each character of several tokens
     "llama-cpp-python": Capabilities(continues_turns=False, takes_languages=True, takes_seeds=True),
     "ollama": Capabilities(chat_only=True, continues_turns=False, takes_schemas=True, takes_seeds=True),
@@ -125,8 +122,6 @@ class Dialect:
         if self.stops_on_close:
             can = replace(can, bills_to_the_end=False)
         match self.kind:
-            case "vllm":
-                return replace(can, takes_bans=self.version >= (0, 10, 2))
             case "sglang":
                 return replace(can, takes_seeds=self.seeded)
             case "llama.cpp":
@@ -160,8 +155,6 @@ class Dialect:
             return False
         if self.kind in ("vllm", "llama.cpp"):
             return True
-        if request.banned:
-            return False
         # SGLang divides by the temperature first; for some others this is unknown
         return self.kind in ("openai", "responses") or request.sampling.temperature in (0.0, 1.0)
 
@@ -210,12 +203,6 @@ class Dialect:
             including = {"vllm": "include_stop_str_in_output", "sglang": "no_stop_trim"}.get(self.kind)
             if including is not None:
                 body[including] = True
-        if request.banned:
-            body["logit_bias"] = (
-                [[token, False] for token in request.banned]
-                if native
-                else {str(token): _BAN for token in request.banned}
-            )
         if request.begin:
             assert not isinstance(request.pushed, JsonSchema), "a schema speaks of the whole answer"
             body |= self._pushed((request.pushed or ANYTHING).begun_by(request.begin), chat)

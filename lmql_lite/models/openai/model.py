@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
     MAX_BROKEN,
@@ -38,8 +37,6 @@ Whole = tuple[dict[str, Any], ServerUsage]
 """Response in one piece, and its usage."""
 Row = Sequence[tuple[object, float | None]]
 """Tokens of a scored text: identity and log-probability of each; the first one has none."""
-_WHOLE_CHARACTER = 4
-"""Number of tokens that hold at least one character, however it is spelled."""
 _UNENDING = 16
 """Pieces that an answer may have for each token asked for, before it is taken to have no end: a token is one at most,
 but gateways send letter by letter."""
@@ -111,7 +108,7 @@ class OpenAIModel(Completer):
     @property
     def requests(self) -> int:
         """Number of billable requests, retries included."""
-        return self._connection.requests
+        return self._connection.traffic.requests
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""
@@ -146,9 +143,8 @@ class OpenAIModel(Completer):
     async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """See `Completer.stream`. Raises BrokenOff if the answer ends in the middle."""
         await self.probe()
-        pieces = self._without_banned(prompt, request) if request.banned else self._pieces(prompt, request)
         with self._connection.address.scrubbing():
-            async with aclosing(pieces):
+            async with aclosing(self._pieces(prompt, request)) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -219,13 +215,11 @@ class OpenAIModel(Completer):
                 if requests >= MAX_BROKEN:
                     raise broken_again(error) from None
 
-    async def _pieces(
-        self, prompt: Prompt, request: CompletionRequest, *, before: bytes = b""
-    ) -> AsyncGenerator[StreamPiece, None]:
-        """Pieces of one request. `before` is earlier output of the same answer; a stop string may have begun in it."""
+    async def _pieces(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
+        """Pieces of one request."""
         chat = prompt[-1].role is not None
         thoughts = ThoughtFilter() if chat and not (prompt[-1].role == "assistant" and prompt[-1].text) else None
-        assembler = Assembler(request.stops, raw=self._dialect.is_raw(request), before=before)
+        assembler = Assembler(request.stops, raw=self._dialect.is_raw(request))
         body = self._dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
         most = request.max_tokens if "max_output_tokens" in body else None  # it may be less than a server takes
         try:
@@ -306,33 +300,6 @@ class OpenAIModel(Completer):
             )
         ran_out = end.finish == "length" or (end.finish != "stop" and used is not None and used >= request.max_tokens)
         return end.last("length" if ran_out else "stop", spent)
-
-    async def _without_banned(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
-        """Pieces of two requests: the first token is requested alone, because a bias would apply to a whole answer."""
-        if prompt[-1].role is not None and not self._dialect.can.continues_turns and request.max_tokens > 1:
-            raise ModelError(f"the server of {self.name} cannot ban the first token of an answer only")
-        begun, spent, tokens = b"", ServerUsage(requests=0), 0
-        for tokens in dict.fromkeys((1, min(_WHOLE_CHARACTER, request.max_tokens))):
-            async with aclosing(self._pieces(prompt, replace(request, max_tokens=tokens))) as pieces:
-                async for piece in pieces:
-                    begun += piece.data
-                    if piece.finish is None:
-                        yield replace(piece, spent=piece.spent and spent.plus(piece.spent))
-                    last = piece
-            spent = spent.plus(last.spent)
-            if begun or last.finish != "length":
-                break
-        if last.finish != "length" or tokens == request.max_tokens:
-            yield replace(last, spent=spent)
-            return
-        text = begun.decode("utf-8", "replace")
-        pushed = request.pushed.after(text) if isinstance(request.pushed, Language) else None
-        later = replace(request, max_tokens=request.max_tokens - tokens, pushed=pushed, banned=())
-        sent: ServerUsage | None = ServerUsage()
-        async with aclosing(self._pieces(_extended(prompt, text), later, before=begun)) as pieces:
-            async for piece in pieces:
-                used, sent = piece.spent or sent, None
-                yield replace(piece, spent=spent.plus(used)) if used else piece
 
     def _explained(self, refusal: ServerRefusal, *, greedy: bool = False) -> ModelError:
         reason = refusal.reason

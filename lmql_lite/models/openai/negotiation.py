@@ -114,7 +114,7 @@ class Sender:
         Raises ModelError, if events arrive but nothing is in them for longer than a server may be silent, and the
         errors of `read`.
         """
-        latest, is_finished, timeout = time.monotonic(), False, self.connection.timeout
+        latest, is_finished, timeout = time.monotonic(), False, self.connection.traffic.timeout
         try:
             async for event in exchange.events:
                 delta = self.read(event)

@@ -211,7 +211,8 @@ async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict
             reported |= {key: found["llama"][key] for key in _LLAMA_FIELDS if key in found["llama"]}
             context = (found["llama"].get("default_generation_settings") or {}).get("n_ctx", context)
             dialect = Dialect(kind, prefills=await _prefills(connection))
-            connection.close_after_each()  # it closes each connection after a stream, although it reports otherwise
+            # it closes each connection after a stream, although it reports otherwise
+            connection.traffic.headers["Connection"] = "close"
         case "ollama":
             models = (await _fetch(connection, f"{root}/api/tags")).get("models") or ()
             tag: Mapping[str, Any] = next((one for one in models if one.get("name") in (name, f"{name}:latest")), {})

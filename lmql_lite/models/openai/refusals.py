@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -27,15 +28,14 @@ def is_passing(status: int) -> bool:
     return status in _RETRIED or (status >= 500 and status not in _FOR_GOOD)
 
 
-class ErrorResponse(Exception):
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
     """Error response: a status, or an error instead of the first event, with `body` as JSON or text."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], body: object, path: str) -> None:
-        super().__init__(status)
-        self.status = status
-        self.headers = headers
-        self.body = body
-        self.path = path
+    status: int
+    headers: Mapping[str, str]
+    body: object
+    path: str
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -78,15 +78,6 @@ class ErrorResponse(Exception):
         if self.status not in _NO_ROUTE:
             return False
         return not isinstance(self.body, dict) or self.message.lower() == HTTPStatus(self.status).phrase.lower()
-
-
-class NoResponse(Exception):
-    """Request without a response, after `timeout` seconds where the server is silent."""
-
-    def __init__(self, problem: Problem, timeout: float) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.timeout = timeout
 
 
 class ServerRefusal(ModelError):
@@ -142,10 +133,10 @@ class ServerRefusal(ModelError):
         return message, hint
 
 
-def unreachable(address: Address, error: NoResponse, tries: int) -> ModelError:
-    """Error for a request that has no response, the last of this many."""
+def unreachable(address: Address, problem: Problem, timeout: float, tries: int) -> ModelError:
+    """Error for a request that has no response, the last of this many, each after at most `timeout` seconds."""
     where, proxy = address.shown, EnvironmentProxy.of(address.url)
-    match error.problem:
+    match problem:
         case "certificate":
             named = [f"{name}={os.environ[name]}" for name in CERTIFICATES if os.environ.get(name)]
             now = f"; now {named[0]} names them" if named else ""
@@ -159,7 +150,7 @@ def unreachable(address: Address, error: NoResponse, tries: int) -> ModelError:
         case "unreachable":
             message, hint = f"no server answers at {where}", "is it running, and is this its address and port?"
         case "silent":
-            message = f"{where} sent nothing for {error.timeout:g} s"
+            message = f"{where} sent nothing for {timeout:g} s"
             hint = "raise lmql_lite.model(..., timeout=...)"
         case "strange":
             return address.no_api("does not answer as HTTP servers do")

@@ -1,4 +1,4 @@
-"""The `openai` package, which carries every request: raw events, no retries of its own, its exceptions as ours.
+"""The `openai` package, which carries every request: raw events, and our own repeats, limits and closing.
 
 No other file imports the package, and this one is imported with the first request (law 7). Events stay the dicts that
 the server sent, with everything that it adds to the protocol: `client.post(cast_to=object)`.
@@ -6,13 +6,15 @@ the server sent, with everything that it adds to the protocol: `client.post(cast
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
@@ -21,9 +23,11 @@ import httpx2
 import openai
 
 from lmql_lite.errors import AuthenticationError, BrokenOff, ModelError
+from lmql_lite.models.base import BEFORE_REQUEST
 from lmql_lite.models.openai.address import AUTHORIZING, NAME_A_KEY, OFFICIAL, SHOWN, Address
+from lmql_lite.models.openai.gate import Gate, Traffic, pause_before
 from lmql_lite.models.openai.network_environment import EnvironmentProxy, trusted_certificates
-from lmql_lite.models.openai.refusals import ErrorResponse, NoResponse, Problem
+from lmql_lite.models.openai.refusals import ErrorResponse, Problem, ServerRefusal, in_band, unreachable
 
 Sent = TypeVar("Sent")
 
@@ -33,6 +37,11 @@ DONE: dict[str, Any] = {"done": True}
 """Event for the end of a stream, `[DONE]`."""
 
 _CONNECT_TIMEOUT = 10.0
+_MAX_TRIES = 5
+_MAX_WAITING = 50
+"""Maximum tries of a request while others are accepted: a crowd under a rate limit waits its turn."""
+_CROWDED = {429, 503, 529}
+"""Statuses that ask all requests to wait, not only the refused one."""
 _MAX_KEPT = 100
 """Maximum number of idle connections."""
 _MAX_EVENT = 1 << 26
@@ -53,6 +62,14 @@ _NAMED = {
 """Fields that are arguments of `create`; all others go in as `extra_body`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Response of a server. `requests` is the number sent for it; `events` are JSON objects, one without a stream."""
+
+    requests: int
+    events: AsyncGenerator[dict[str, Any], None]
+
+
 class Client:
     """A client of the package in one event loop: its own, or one that the user has handed in.
 
@@ -60,9 +77,10 @@ class Client:
     wrappers replace, and so requests appear in their traces.
     """
 
-    def __init__(self, address: Address, lent: openai.AsyncOpenAI | None) -> None:
+    def __init__(self, address: Address, traffic: Traffic, lent: openai.AsyncOpenAI | None) -> None:
         """Raises ModelError for a proxy or certificates that cannot be used."""
-        self._address = address
+        self.gate = Gate(traffic.concurrency)
+        self._address, self._traffic = address, traffic
         self._is_lent = lent is not None
         self._client = _made(address) if lent is None else lent
         self._query = f"?{urlencode(address.query)}" if address.query and lent is None else ""
@@ -71,51 +89,134 @@ class Client:
         if not self._is_lent:
             await self._client.close()
 
-    async def fetch(self, url: str, body: Mapping[str, object] | None, timeout: float) -> httpx2.Response:
-        """Response of a free route, read. Raises ErrorResponse and NoResponse."""
-        options: openai.RequestOptions = {"max_retries": 0, "timeout": _timeout(timeout)}
+    async def fetch(self, url: str, body: Mapping[str, object] | None = None) -> Any:
+        """JSON, or text, of a free route. `body`, if given, is posted. Temporary failures are retried.
 
-        async def send() -> httpx2.Response:
+        Raises ServerRefusal, and ModelError if nothing answers.
+        """
+        seconds = self._traffic.probe_timeout
+
+        options: openai.RequestOptions = {"max_retries": 0, "timeout": _timeout(seconds)}
+
+        async def call() -> httpx2.Response:
             if body is None:
                 return await self._client.get(url + self._query, cast_to=httpx2.Response, options=options)
             return await self._client.post(url + self._query, body=body, cast_to=httpx2.Response, options=options)
 
-        with _translated(timeout):
-            return await self._sent(send)
+        async def send() -> Any:
+            found = await self._called(call)
+            is_json = "json" in found.headers.get("content-type", "")
+            return _json(found.content) if is_json else found.content.decode("utf-8", "replace")
 
-    async def post(self, url: str, body: Mapping[str, object], headers: dict[str, str], timeout: float) -> AnswerStream:
-        """Answer to a request, its events unread. Raises ErrorResponse and NoResponse."""
+        return (await self._tried(send, seconds))[0]
+
+    @asynccontextmanager
+    async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Response]:
+        """Posts a request and reads the answer; leaving the block closes it. Temporary failures are retried.
+
+        Raises ServerRefusal, ModelError, and BrokenOff if an answer ends in the middle.
+        """
+        requests = 0
+        async with self.gate.place():
+            while True:
+                answer, tries = await self._tried(
+                    lambda: self._post(url, body), self._traffic.timeout, undo=AnswerStream.close
+                )
+                requests += tries
+                events = answer.events()
+                try:
+                    first = await anext(events, None)
+                    refused = in_band(first, answer.headers, answer.path)
+                    if refused is None or not refused.is_temporary or requests >= _MAX_TRIES:
+                        yield Response(requests, _after(first, events))
+                        return
+                finally:
+                    await events.aclose()
+                    await to_the_end(answer.close)
+                await self._wait(refused, requests, time.monotonic())
+
+    def slow_down(self, status: int) -> None:
+        """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
+        if status in _CROWDED:
+            self.gate.refuse(time.monotonic(), pause_before(self.gate.failures + 1, {}) or 0.0)
+
+    async def _post(self, url: str, body: Mapping[str, object]) -> AnswerStream:
+        """Answer to a request, its events unread. Counts the request, which may cost something."""
+        BEFORE_REQUEST.get()()
+        self._traffic.requests += 1
+        headers, timeout = self._traffic.headers, _timeout(self._traffic.timeout)
         create = _RESOURCES[url](self._client).create if self._is_lent and url in _RESOURCES else None
 
-        async def send() -> Any:
-            if create is not None and body.get("stream"):
-                named = {name: value for name, value in body.items() if name in _NAMED}
-                more = {name: value for name, value in body.items() if name not in _NAMED}
-                found = await create(**named, extra_headers=headers, extra_body=more or None, timeout=_timeout(timeout))
-                if type(found) is openai.AsyncStream:  # nobody else reads it: events need not become objects
-                    return openai.AsyncStream[object](cast_to=object, response=found.response, client=self._client)
-                return found
-            return await self._client.post(
-                url + self._query,
-                body=body,
-                cast_to=object,
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-                options={"max_retries": 0, "headers": headers, "timeout": _timeout(timeout)},
-            )
+        async def call() -> Any:
+            if create is None or not body.get("stream"):
+                return await self._client.post(
+                    url + self._query,
+                    body=body,
+                    cast_to=object,
+                    stream=True,
+                    stream_cls=openai.AsyncStream[object],
+                    options={"max_retries": 0, "headers": headers, "timeout": timeout},
+                )
+            named = {name: value for name, value in body.items() if name in _NAMED}
+            more = {name: value for name, value in body.items() if name not in _NAMED}
+            found = await create(**named, extra_headers=headers, extra_body=more or None, timeout=timeout)
+            if type(found) is openai.AsyncStream:  # nobody else reads it: events need not become objects
+                return openai.AsyncStream[object](cast_to=object, response=found.response, client=self._client)
+            return found
 
-        with _translated(timeout):
-            return AnswerStream(await self._sent(send), self._address, timeout)
+        return AnswerStream(await self._called(call), self._address, self._traffic.timeout)
 
-    async def _sent(self, send: Callable[[], Awaitable[Sent]]) -> Sent:
-        """Result of `send`. A user's client may keep connections of an event loop that has ended; each fails once."""
-        for _ in range(_MAX_KEPT):
+    async def _called(self, call: Callable[[], Awaitable[Sent]]) -> Sent:
+        """Result of `call`. A user's client may keep connections of an event loop that has ended; each fails once."""
+        for left in reversed(range(_MAX_KEPT)):
             try:
-                return await send()
+                return await call()
             except RuntimeError as error:
-                if not self._is_lent or str(error) != "Event loop is closed":
+                if not left or not self._is_lent or str(error) != "Event loop is closed":
                     raise
-        raise NoResponse("reset", 0.0)
+        raise AssertionError("the last call has raised")
+
+    async def _tried(
+        self,
+        send: Callable[[], Coroutine[Any, Any, Sent]],
+        timeout: float,
+        undo: Callable[[Sent], Awaitable[None]] | None = None,
+    ) -> tuple[Sent, int]:
+        """Result of `send`, repeated after temporary failures, and the number of tries."""
+        tries = 0
+        while True:
+            tries += 1
+            sent = time.monotonic()
+            try:
+                async with self.gate.turn() as sent:
+                    found = await to_the_end(send, undo)
+                    self.gate.accept()
+                    return found, tries
+            except openai.APIStatusError as error:
+                path = error.request.url.path
+                refused = ErrorResponse(error.status_code, error.response.headers, error.body, path)
+                if not refused.is_temporary or tries >= (_MAX_WAITING if refused.status == 429 else _MAX_TRIES):
+                    raise ServerRefusal(self._address, refused, tries) from None
+                await self._wait(refused, tries, sent)
+            except openai.APIConnectionError as error:
+                problem = _problem(error)
+                if problem != "reset" or tries >= _MAX_TRIES:
+                    raise unreachable(self._address, problem, timeout, tries) from None
+                if tries > 1:  # the first one was an idle connection
+                    await asyncio.sleep(pause_before(tries, {}) or 0.0)
+            except openai.OpenAIError as error:
+                raise ModelError(f"the package openai cannot send the request: {error}") from None
+
+    async def _wait(self, refused: ErrorResponse, tries: int, sent: float) -> None:
+        """Waits as long as a refusal asks for; all requests do if there are too many. Raises it if that cannot help."""
+        gate, is_crowded = self.gate, refused.status in _CROWDED
+        pause = pause_before(gate.failures + 1 if is_crowded else tries, refused.headers)
+        if is_crowded and pause is not None:
+            gate.refuse(sent, pause)
+        if pause is None or (gate.failures if is_crowded else tries) >= _MAX_TRIES:
+            raise ServerRefusal(self._address, refused, tries) from None
+        if not is_crowded:
+            await asyncio.sleep(pause)
 
 
 class AnswerStream:
@@ -334,20 +435,6 @@ def _made(address: Address) -> openai.AsyncOpenAI:
     )
 
 
-@contextmanager
-def _translated(timeout: float) -> Iterator[None]:
-    """Exceptions of the package as ErrorResponse and NoResponse."""
-    try:
-        yield
-    except openai.APIStatusError as error:
-        path = error.request.url.path
-        raise ErrorResponse(error.status_code, error.response.headers, error.body, path) from None
-    except openai.APIConnectionError as error:
-        raise NoResponse(_problem(error), timeout) from None
-    except openai.OpenAIError as error:
-        raise ModelError(f"the package openai cannot send the request: {error}") from None
-
-
 def _problem(error: openai.APIConnectionError) -> Problem:
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
@@ -371,3 +458,50 @@ def _problem(error: openai.APIConnectionError) -> Problem:
 
 def _timeout(seconds: float) -> httpx2.Timeout:
     return httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT), pool=None)
+
+
+async def to_the_end(
+    work: Callable[[], Coroutine[Any, Any, Sent]], undo: Callable[[Sent], Awaitable[None]] | None = None
+) -> Sent:
+    """Result of `work`, which opens or closes connections in a task of its own and is never interrupted midway.
+
+    The connection pool shields its clean-up from anyio's cancellation, but not from asyncio's: cancelled while the pool
+    closes several expired connections, a request would leave the rest open. On cancellation this function therefore
+    cancels the work as anyio does, and waits for its end. If the work returned a result anyway, `undo` gets it.
+    """
+    import anyio
+
+    scope, found = anyio.CancelScope(), list[Sent]()
+
+    async def within() -> None:
+        with scope:
+            found.append(await work())
+
+    task = asyncio.create_task(within())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        scope.cancel()
+        await asyncio.wait([task])
+        if found and undo is not None:
+            await undo(found[0])
+        raise
+    return found[0]
+
+
+async def _after(
+    first: dict[str, Any] | None, events: AsyncGenerator[dict[str, Any], None]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The events, the one that was read already included."""
+    if first is not None:
+        yield first
+    async for event in events:
+        yield event
+
+
+def _json(data: bytes) -> Any:
+    """JSON value; "" if it is none."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return ""

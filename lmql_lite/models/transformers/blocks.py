@@ -11,9 +11,9 @@ import asyncio
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,27 +28,9 @@ from lmql_lite.models.live import LiveSequences
 from lmql_lite.models.transformers.checkpoint import rows_of, within_memory
 from lmql_lite.models.transformers.tiers import block_engine
 from lmql_lite.store.contract import Notices
-from lmql_lite.tokens import Tokenizer
 
 _LIVE_BYTES = 1 << 30
 """Bytes of keys and values of sequences that may go on; the latest one always stays."""
-
-
-class BlockSource(Protocol):
-    """Exact model that lends its network to one user at a time."""
-
-    name: str
-    fingerprint: str
-    tokenizer: Tokenizer
-    context_length: int
-    network: Any
-
-    @property
-    def kv(self) -> KVCacheEngine | None: ...
-
-    def exclusively(self) -> AbstractContextManager[object]: ...
-
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]: ...
 
 
 class BlockModel(Scorer):
@@ -56,9 +38,18 @@ class BlockModel(Scorer):
 
     reuses_blocks = True
 
-    def __init__(self, exact: BlockSource, policy: BlockPolicy) -> None:
-        with exact.exclusively():
-            reason = unsupported_reason(exact.network)
+    def __init__(
+        self,
+        exact: Scorer,
+        network: Any,
+        kv: KVCacheEngine | None,
+        exclusively: Callable[[], AbstractContextManager[None]],
+        policy: BlockPolicy,
+    ) -> None:
+        """`exact` is the exact model, `network` and `kv` are its own; nobody else runs the network in the context that
+        `exclusively` returns."""
+        with exclusively():
+            reason = unsupported_reason(network)
         if reason is not None:
             raise ModelError(
                 f"{exact.name} cannot move blocks of a prompt: {reason}",
@@ -69,13 +60,13 @@ class BlockModel(Scorer):
         self.fingerprint = f"blocks:{digest[:32]}"
         self.tokenizer, self.context_length = exact.tokenizer, exact.context_length
         self.notices = self._notices = Notices()
-        self._exact, self._policy = exact, policy
+        self._exact, self._exclusively, self._policy = exact, exclusively, policy
         self._width = len(exact.tokenizer.vocabulary)
-        self.kv = block_engine(exact.name, exact.fingerprint, exact.network, exact.kv)
+        self.kv = block_engine(exact.name, exact.fingerprint, network, kv)
         """Engine that keeps the blocks."""
         weakref.finalize(self, self.kv.close)  # also when the process ends
-        self._kept = KeptBlocks(self.kv, exact.network)
-        self._reuse = BlockReuse(exact.network, policy, self._kept)
+        self._kept = KeptBlocks(self.kv, network)
+        self._reuse = BlockReuse(network, policy, self._kept)
         self._live = LiveSequences[KVSlots](_LIVE_BYTES, lambda all_slots: sum(slots.nbytes for slots in all_slots))
         self._measured: dict[bytes, Divergence] = {}
         """Distance from a full prefill, by the digest of a path up to its last block."""
@@ -111,7 +102,7 @@ class BlockModel(Scorer):
         base, marked = self._marked(ids[:end], spans), self._marked(ids, spans)
         identity = hashlib.sha256(np.asarray(base, np.int64).tobytes()).digest()
         places = sorted({one - 1 for one in ends})
-        with within_memory(self.name, len(ids)), self._exact.exclusively(), self._counted(request.counts):
+        with within_memory(self.name, len(ids)), self._exclusively(), self._counted(request.counts):
             if not self._is_near(identity):
                 return None
             slots = self._resumed(marked, len(base), len(spans), places[0])

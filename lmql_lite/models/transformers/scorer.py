@@ -125,7 +125,7 @@ class TransformersModel(Scorer):
 
     def with_blocks(self, policy: BlockPolicy) -> Scorer:
         """Scorer over the same network that reuses blocks of prompts. See `BlockModel`."""
-        return BlockModel(self, policy)
+        return BlockModel(self, self.network, self.kv, self.exclusively, policy)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
