@@ -20,9 +20,9 @@ from typing import Any
 import torch
 import transformers
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import cache_keyword, from_cache, to_cache
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine
+from lmql_lite.cache.kv.layout import cache_keyword, from_cache, to_cache
 
 SHAPES = {
     "tiny": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},

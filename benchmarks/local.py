@@ -25,7 +25,7 @@ import torch
 import transformers
 
 import lmql_lite as lq
-from lmql_lite.cache.kv.kv_layout import cache_keyword
+from lmql_lite.cache.kv.layout import cache_keyword
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.model_files import located, smol_file
 from lmql_lite.models.tokenizer import HFTokenizer

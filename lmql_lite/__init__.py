@@ -28,7 +28,7 @@ from lmql_lite.errors import (
 
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query, compile, model, run, run_sync
-    from lmql_lite.cache.kv.block_policy import BlockPolicy, CBlock, block
+    from lmql_lite.cache.kv.blocks import BlockPolicy, CBlock, block
     from lmql_lite.cache.responses.cache_policy import CachePolicy
     from lmql_lite.cache.responses.jsonl_cache import CachingModel, JsonlCache
     from lmql_lite.cache.responses.request import Reply, Request
@@ -51,7 +51,7 @@ __version__ = "0.2.0"
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "api": ("Options", "Query", "compile", "model", "run", "run_sync"),
-    "cache.kv.block_policy": ("BlockPolicy", "CBlock", "block"),
+    "cache.kv.blocks": ("BlockPolicy", "CBlock", "block"),
     "cache.responses.cache_policy": ("CachePolicy",),
     "cache.responses.jsonl_cache": ("CachingModel", "JsonlCache"),
     "cache.responses.request": ("Reply", "Request"),
@@ -130,20 +130,20 @@ _INSTEAD = {
     "EncoderCache": "it is in lmql_lite.cache.encoder",
     "F": "compile(...) gives a query that is run as often as you like",
     "Instance": "a request to a ResponseCache is a Request",
-    "KVCacheConfig": "it is in lmql_lite.cache.kv.kv_config",
-    "KVCacheEngine": "it is in lmql_lite.cache.kv.kv_engine",
-    "KVCacheEngineBuilder": "it is in lmql_lite.cache.kv.kv_engine",
+    "KVCacheConfig": "it is in lmql_lite.cache.kv.config",
+    "KVCacheEngine": "it is in lmql_lite.cache.kv.engine",
+    "KVCacheEngineBuilder": "it is in lmql_lite.cache.kv.engine",
     "LLM": "model(...) gives a model; runs, generate() and score() take model=",
-    "LMCacheEngine": "KVCacheEngine in lmql_lite.cache.kv.kv_engine does that job",
+    "LMCacheEngine": "KVCacheEngine in lmql_lite.cache.kv.engine does that job",
     "LMQLResult": "a run gives a Result",
     "QueryBuilder": "compile(...) takes any text",
-    "SimpleLRUCache": "it is in lmql_lite.cache.kv.kv_blocks",
+    "SimpleLRUCache": "it is in lmql_lite.cache.kv.block_reuse",
     "certificate": 'a run takes trace="run.json"',
     "default_model": "configure(model=...) names the model of all runs that name none",
     "inline_use": "a hole calls functions: [argmax(tools=[f, g]) X]",
     "load": "compile(Path(...)) reads a file",
     "main": "compile(...) gives a query with run()",
-    "merge_dynamic_caches": "it is in lmql_lite.cache.kv.kv_blocks",
+    "merge_dynamic_caches": "it is in lmql_lite.cache.kv.block_reuse",
     "merge_responses": "it is in lmql_lite.cache.responses.jsonl_cache",
     "ops": "a condition of your own is a Python function of the hole, in `where`",
     "run_file": "run(Path(...)) takes a file",

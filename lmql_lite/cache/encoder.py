@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
-from lmql_lite.cache.kv.kv_layout import as_bits
-from lmql_lite.cache.kv.kv_page import LMCACHE_DTYPES, KVError, dtype_name
+from lmql_lite.cache.kv.config import KVCacheConfig
+from lmql_lite.cache.kv.layout import as_bits
+from lmql_lite.cache.kv.pages import LMCACHE_DTYPES, KVError, dtype_name
 from lmql_lite.cache.tensor_bytes import TensorBits, decode_tensors, encode_tensors
 from lmql_lite.store.contract import Buffer, Notices, TierCounts
 from lmql_lite.store.tiered import Tiered

@@ -12,7 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from lmql_lite import media
-from lmql_lite.cache.kv.block_policy import CBlock, block
+from lmql_lite.cache.kv.blocks import CBlock, block
 from lmql_lite.engine.asking import read_line
 from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.result import OptionScores

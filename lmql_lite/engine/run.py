@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable
 from functools import partial
 
-from lmql_lite.cache.kv.block_policy import CBlock
+from lmql_lite.cache.kv.blocks import CBlock
 from lmql_lite.engine import events
 from lmql_lite.engine.blocks import LeavingReturn
 from lmql_lite.engine.branch import Branch

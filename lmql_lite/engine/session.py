@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from lmql_lite.cache.kv.block_policy import EXACT, BlockPolicy
+from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
 from lmql_lite.cache.model_trees import ModelTrees
 from lmql_lite.cache.sampling import seeds
 from lmql_lite.cache.token_cache import TokenCache

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from lmql_lite.cache.kv.block_policy import EXACT, BlockPolicy
+from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
 from lmql_lite.cache.token_cache import TokenCache
 from lmql_lite.engine.budget import STEP_BUDGET, Budget
 from lmql_lite.engine.environment import Environment, evaluate, execute

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
 
 from lmql_lite.cache.encoder import EncoderCache
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.config import KVCacheConfig
 
 _LOG = logging.getLogger(__name__)
 _REMEMBERED = 100_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.kv.block_policy import BlockPolicy
+from lmql_lite.cache.kv.blocks import BlockPolicy
 from lmql_lite.constraints.language import Language
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.media import Media, article

@@ -18,7 +18,7 @@ from lmql_lite.tokens import Tokenizer
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-    from lmql_lite.cache.kv.kv_config import KVCacheConfig
+    from lmql_lite.cache.kv.config import KVCacheConfig
 
 SERVERS = {
     "ollama": "http://localhost:11434/v1",

@@ -228,8 +228,8 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
 def test_pages_and_encoder_entries_of_a_folder_are_counted_each_of_their_own(shell: Shell) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
     from lmql_lite.cache.encoder import EncoderCache
-    from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-    from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+    from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+    from lmql_lite.cache.kv.engine import KVCacheEngine
 
     config = KVCacheConfig(local_cpu=False, local_disk=str(shell.folder), chunk_size=16)
     engine = KVCacheEngine(config, KVCacheMetadata("org/m", fingerprint="f"))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry, mm_hash
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
 from lmql_lite.errors import CacheError
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'lmql-lite[local]'")
@@ -170,7 +170,7 @@ def test_statement_9_contains(tmp_path: Path) -> None:
 
 def test_statement_10_kv_and_encoder_outputs_evict_nothing_of_each_other(tmp_path: Path) -> None:
     """Also in one folder, each with a cap of 4 KiB."""
-    from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+    from lmql_lite.cache.kv.engine import KVCacheEngine
     from tests.cache.kv.engines import ids, kv
 
     kv_config = KVCacheConfig(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import ScoreRequest
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.engine import events
 from lmql_lite.models.base import PassCounts
 from lmql_lite.models.media.decoding import thumbnail

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.cache.kv.kv_index import KVIndex
-from lmql_lite.cache.kv.kv_layout import token_ids
-from lmql_lite.cache.kv.kv_page import place_tags
+from lmql_lite.cache.kv.layout import token_ids
+from lmql_lite.cache.kv.pages import KVIndex, place_tags
 from lmql_lite.store.contract import MAX_GROUP
 from lmql_lite.store.disk_tier import DiskTier
 from lmql_lite.store.memory_tier import MemoryTier

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 
-from lmql_lite.cache.kv.kv_blocks import merge_dynamic_caches  # noqa: E402
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata  # noqa: E402
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine  # noqa: E402
-from lmql_lite.cache.kv.kv_page import KVError, dtype_name  # noqa: E402
+from lmql_lite.cache.kv.block_reuse import merge_dynamic_caches  # noqa: E402
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata  # noqa: E402
+from lmql_lite.cache.kv.engine import KVCacheEngine  # noqa: E402
+from lmql_lite.cache.kv.pages import KVError, dtype_name  # noqa: E402
 
 TOKENS = 24
 

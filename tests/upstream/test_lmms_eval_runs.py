@@ -143,9 +143,9 @@ def test_files_that_lmms_eval_wrote_are_found_and_their_empty_answers_are_not_se
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("CachingLMM", "CachingModel"), ("CachingLM", "CachingModel"), ("CacheHook", "CachingModel"),
-     ("Instance", "Request"), ("merge_responses", "jsonl_cache"), ("KVCacheEngine", "lmql_lite.cache.kv.kv_engine"),
+     ("Instance", "Request"), ("merge_responses", "jsonl_cache"), ("KVCacheEngine", "lmql_lite.cache.kv.engine"),
      ("LMCacheEngine", "KVCacheEngine"), ("EncoderCache", "lmql_lite.cache.encoder"),
-     ("SimpleLRUCache", "lmql_lite.cache.kv.kv_blocks"), ("merge_dynamic_caches", "lmql_lite.cache.kv.kv_blocks")],
+     ("SimpleLRUCache", "lmql_lite.cache.kv.block_reuse"), ("merge_dynamic_caches", "lmql_lite.cache.kv.block_reuse")],
 )  # fmt: skip
 def test_a_name_of_the_originals_has_a_hint(name: str, hint: str) -> None:
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'; .*{hint}"):

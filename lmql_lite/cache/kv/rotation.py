@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.kv_layout import Unsupported
+from lmql_lite.cache.kv.layout import Unsupported
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.cache.kv.kv_layout import KV, cache_keyword
+from lmql_lite.cache.kv.layout import KV, cache_keyword
 
 if TYPE_CHECKING:
     import torch
@@ -74,26 +74,16 @@ class KVSlots:
         return sum(one.numel() * one.element_size() for pair in self.layers for one in pair)
 
 
-class LayerReached(Exception):
-    """Reports that a pass has reached its last layer; `keys` and `values` are those computed there."""
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
-        self.keys, self.values = keys, values
-
-
 def scattered_pass(
     network: Any,
     slots: KVSlots,
     tokens: Sequence[int],
     places: Sequence[int],
     wanted: Sequence[int] = (),
-    stop_at: int | None = None,
 ) -> torch.Tensor:
     """Computes `tokens` at ascending `places`, each seeing all slots up to its own, and writes their slots.
 
-    Returns the logits `[wanted, vocabulary]` after the tokens with these numbers; at least one is computed. With
-    `stop_at` the pass ends before that layer writes anything, and raises `LayerReached`.
+    Returns the logits `[wanted, vocabulary]` after the tokens with these numbers; at least one is computed.
     """
     import torch
 
@@ -109,7 +99,7 @@ def scattered_pass(
             attention_mask=distances[None, None],
             use_cache=True,
             logits_to_keep=keep,
-            **{cache_keyword(network): _cache_over(slots, at, length, stop_at)},
+            **{cache_keyword(network): _cache_over(slots, at, length)},
         )
     slots.length = length
     done = set(places)
@@ -118,7 +108,7 @@ def scattered_pass(
     return logits
 
 
-def _cache_over(slots: KVSlots, at: torch.Tensor, length: int, stop_at: int | None) -> Any:
+def _cache_over(slots: KVSlots, at: torch.Tensor, length: int) -> Any:
     """Cache for one pass of the network. An update writes the slots and returns all of them."""
     import transformers
 
@@ -135,8 +125,6 @@ def _cache_over(slots: KVSlots, at: torch.Tensor, length: int, stop_at: int | No
             return length, 0
 
         def update(self, keys: Any, values: Any, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-            if layer_idx == stop_at:
-                raise LayerReached(keys[0], values[0])
             slots.reserve(layer_idx, keys[0], values[0], length)
             own_keys, own_values = slots.layers[layer_idx]
             own_keys.index_copy_(1, at, keys[0])

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import cache_keyword, cache_of, from_cache
+from lmql_lite.cache.kv.config import KVCacheConfig
+from lmql_lite.cache.kv.engine import KVCacheEngine
+from lmql_lite.cache.kv.layout import cache_keyword, cache_of, from_cache
 from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.cache.encoder import EncoderEntry
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import KV, Unsupported, from_cache, to_cache
+from lmql_lite.cache.kv.engine import KVCacheEngine
+from lmql_lite.cache.kv.layout import KV, Unsupported, from_cache, to_cache
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES
 from lmql_lite.models.live import SHARED, Lane, LiveSequences

@@ -15,12 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
-
-from lmql_lite.cache.kv.block_policy import BlockPolicy
 from lmql_lite.cache.kv.block_reuse import BlockReuse, KeptBlocks, Span, unsupported_reason
-from lmql_lite.cache.kv.kv_blocks import Divergence, divergence
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.blocks import BlockPolicy
+from lmql_lite.cache.kv.engine import KVCacheEngine
 from lmql_lite.cache.kv.scattered_pass import KVSlots
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import PassCounts, Row, Scorer, ScoreRequest
@@ -59,8 +56,8 @@ class BlockModel(Scorer):
         digest = hashlib.sha256(f"{exact.fingerprint}\n{policy}\n2".encode()).hexdigest()
         self.fingerprint = f"blocks:{digest[:32]}"
         self.tokenizer, self.context_length = exact.tokenizer, exact.context_length
-        self.notices = self._notices = Notices()
-        self._exact, self._exclusively, self._policy = exact, exclusively, policy
+        self.notices = Notices()
+        self._exact, self._exclusively = exact, exclusively
         self._width = len(exact.tokenizer.vocabulary)
         self.kv = block_engine(exact.name, exact.fingerprint, network, kv)
         """Engine that keeps the blocks."""
@@ -68,8 +65,6 @@ class BlockModel(Scorer):
         self._kept = KeptBlocks(self.kv, network)
         self._reuse = BlockReuse(network, policy, self._kept)
         self._live = LiveSequences[KVSlots](_LIVE_BYTES, lambda all_slots: sum(slots.nbytes for slots in all_slots))
-        self._measured: dict[bytes, Divergence] = {}
-        """Distance from a full prefill, by the digest of a path up to its last block."""
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[list[Row]]:
         """See `Scorer.score`. Paths with blocks are scored one after the other, the others as by the exact model."""
@@ -100,20 +95,11 @@ class BlockModel(Scorer):
         end, alike = blocks[-1][1], next((begin for begin, end in spans if begin == end), None)
         spans = [span for span in spans if span[1] <= end]
         base, marked = self._marked(ids[:end], spans), self._marked(ids, spans)
-        identity = hashlib.sha256(np.asarray(base, np.int64).tobytes()).digest()
         places = sorted({one - 1 for one in ends})
         with within_memory(self.name, len(ids)), self._exclusively(), self._counted(request.counts):
-            if not self._is_near(identity):
-                return None
             slots = self._resumed(marked, len(base), len(spans), places[0])
             if slots is None:
                 slots = self._reuse.slots(ids[:end], blocks, alike)
-                if self._policy.max_kl is not None and identity not in self._measured:
-                    behind = range(end - 1, len(ids))
-                    self._measure(identity, ids, end, self._reuse.ask(slots, ids, behind))
-                    if not self._is_near(identity):
-                        return None
-                    slots.length = places[0]
             rows = dict(zip(places, rows_of(self._reuse.ask(slots, ids, places), self.name, self._width), strict=True))
             self._live.put(marked, slots)
             self._live.evict()
@@ -145,21 +131,6 @@ class BlockModel(Scorer):
                 begin = at - len(spans)
                 spans.append((begin, begin + token - self._width))
         return spans
-
-    def _is_near(self, identity: bytes) -> bool:
-        """False if the blocks were measured and are further from a full prefill than allowed."""
-        found, most = self._measured.get(identity), self._policy.max_kl
-        return found is None or most is None or found.mean_kl <= most
-
-    def _measure(self, identity: bytes, ids: tuple[int, ...], base_end: int, logits: Any) -> None:
-        """Compares the scores behind the blocks with those of a full prefill, once for each set of blocks."""
-        full = self._reuse.full(ids[: base_end - 1], ids[base_end - 1 :])
-        found = self._measured[identity] = divergence(full, logits)
-        judged = "used" if self._is_near(identity) else f"computed exactly, since max_kl={self._policy.max_kl:g}"
-        self._notices.add(
-            f"blocks of {base_end} tokens: mean KL {found.mean_kl:.3g}, p95 {found.p95_kl:.3g} nats on the "
-            f"{len(logits)} tokens behind them: {judged}"
-        )
 
     def _resumed(self, marked: tuple[int, ...], base: int, marks: int, limit: int) -> KVSlots | None:
         """Slots of the live sequence that shares most with this one, cut to at most `limit` tokens; None where none

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lmql_lite.cache.kv.kv_layout import Unsupported, model_fingerprint
+from lmql_lite.cache.kv.layout import Unsupported, model_fingerprint
 from lmql_lite.cache.kv.rotation import Rotation, original_length, rope_parameters, rope_type
 from lmql_lite.errors import LmqlLiteError, ModelError
 from lmql_lite.models.base import Row

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache, to_cache
+from lmql_lite.cache.kv.layout import Unsupported, cache_keyword, cache_of, from_cache, to_cache
 from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.models.live import Lane, Live, LiveSequences, ScoreJob
 from lmql_lite.models.transformers.passes import PAGE, KVSequence, PassRow, forward
@@ -21,7 +21,7 @@ from lmql_lite.tokens import common_length
 if TYPE_CHECKING:
     import torch
 
-    from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+    from lmql_lite.cache.kv.engine import KVCacheEngine
 
 CacheKind = Literal["cache", "state", "none"]
 """Cache of a network that is fed one sequence after the other: keys and values that can be cut, the state of a

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.cache.kv.block_policy import BlockPolicy
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.blocks import BlockPolicy
+from lmql_lite.cache.kv.config import KVCacheConfig
+from lmql_lite.cache.kv.engine import KVCacheEngine
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Row, Scorer, ScoreRequest
 from lmql_lite.models.collector import PassCollector

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine
 from lmql_lite.models.transformers.checkpoint import Checkpoint, free_bytes
 from lmql_lite.models.transformers.exactness import kernel
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'lmql-lite[local]'")
 

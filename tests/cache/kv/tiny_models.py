@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'lmql-lite[local]'")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from lmql_lite.cache.kv.kv_layout import cache_keyword  # noqa: E402
+from lmql_lite.cache.kv.layout import cache_keyword  # noqa: E402
 
 VOCABULARY = 256
 WINDOW = 40
@@ -83,6 +84,27 @@ def tiny(name: str) -> Any:
 
 def prompt(count: int, seed: int = 5) -> Any:
     return torch.randint(2, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Divergence of scores from those of a full prefill: KL in nats per token, the share of equal best tokens, and the
+    largest difference of a logit."""
+
+    mean_kl: float
+    top1: float
+    largest: float
+
+
+def divergence(full: Any, reused: Any) -> Divergence:
+    """Divergence of the logits `reused` from `full`, both [tokens, vocabulary], at least one token."""
+    one, other = torch.log_softmax(full.double(), -1), torch.log_softmax(reused.double(), -1)
+    kl = (one.exp() * (one - other)).sum(-1)
+    return Divergence(
+        mean_kl=float(kl.mean()),
+        top1=float((one.argmax(-1) == other.argmax(-1)).double().mean()),
+        largest=float((full.double() - reused.double()).abs().max()),
+    )
 
 
 @torch.inference_mode()

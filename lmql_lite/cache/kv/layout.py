@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.kv.kv_page import KVError, Tokens
+from lmql_lite.cache.kv.pages import KVError, Tokens
 from lmql_lite.cache.tensor_bytes import Bits
 
 if TYPE_CHECKING:

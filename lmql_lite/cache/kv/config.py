@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.kv.kv_layout import TOKEN_AXIS
-from lmql_lite.cache.kv.kv_page import KVError, dtype_name
+from lmql_lite.cache.kv.layout import TOKEN_AXIS
+from lmql_lite.cache.kv.pages import KVError, dtype_name
 from lmql_lite.errors import did_you_mean
 from lmql_lite.store.contract import Store
 from lmql_lite.store.disk_tier import DiskTier

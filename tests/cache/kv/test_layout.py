@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.kv.kv_config import KVCacheMetadata
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine
-from lmql_lite.cache.kv.kv_layout import Unsupported, cache_keyword, cache_of, from_cache, model_fingerprint, to_cache
+from lmql_lite.cache.kv.config import KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine
+from lmql_lite.cache.kv.layout import Unsupported, cache_keyword, cache_of, from_cache, model_fingerprint, to_cache
 from tests.cache.kv.engines import cut, opened
 from tests.cache.kv.tiny_models import (
     CONFIGS,

@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from lmql_lite.cache.kv import kv_page
-from lmql_lite.cache.kv.kv_page import (
+from lmql_lite.cache.kv import pages
+from lmql_lite.cache.kv.pages import (
     KVError,
     KVKey,
     chunk_hash,
@@ -29,7 +29,7 @@ def tokens(*ids: int) -> np.ndarray:
     return np.array(ids, np.int64)
 
 
-@pytest.mark.parametrize("module", [kv_page, disk_tier, envelope, memory_tier])
+@pytest.mark.parametrize("module", [pages, disk_tier, envelope, memory_tier])
 def test_examples_in_docstrings_run(module: object) -> None:
     failed, run = doctest.testmod(module)  # type: ignore[arg-type]
     assert run and not failed

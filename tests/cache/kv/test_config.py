@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig
+from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.errors import CacheError
 from lmql_lite.store.disk_tier import DiskTier
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lmql_lite.cache.kv.kv_page import KVError
+from lmql_lite.cache.kv.pages import KVError
 from lmql_lite.errors import did_you_mean
 
 BlockKind = Literal["exact", "rotate", "blend", "smash"]
@@ -57,21 +57,17 @@ class BlockPolicy:
     """Policy for the reuse of blocks.
 
     `exact` reuses only prefixes and changes no result. The others are approximations: `rotate` moves a block to its
-    place, `blend` also recomputes the share `recomputed` of the moved tokens, and `smash`, for comparison, leaves keys
-    as they are. A block is prefilled after the first `behind` tokens of the prompt, as far as they precede the first
-    value that is no block; these are then dropped. `recompute` selects tokens nearest to the text after the blocks, or
-    those with the largest deviation in the second layer. With `max_kl`, in nats per token, blocks whose scores diverge
-    more are computed exactly.
+    place, `blend` also recomputes the share `recomputed` of the moved tokens, those nearest to the text after the
+    blocks, and `smash`, for comparison, leaves keys as they are. A block is prefilled after the first `behind` tokens
+    of the prompt, as far as they precede the first value that is no block; these are then dropped.
 
-    >>> str(lq.BlockPolicy.parse("blend(0.15, recompute=deviation)"))
-    'blend(0.15, behind=64, recompute=deviation)'
+    >>> str(lq.BlockPolicy.parse("blend(0.15)"))
+    'blend(0.15, behind=64)'
     """
 
     kind: BlockKind = "exact"
     recomputed: float = 0.0
     behind: int = 64
-    recompute: Literal["near", "deviation"] = "near"
-    max_kl: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -83,18 +79,14 @@ class BlockPolicy:
             raise KVError(f"{self.kind} recomputes no tokens", hint=f"write blend({self.recomputed:g})")
         if self.behind < 0:
             raise KVError(f"behind is {self.behind}", hint="a number of tokens, 64 by default")
-        if self.recompute not in ("near", "deviation"):
-            raise KVError(f"recompute is {self.recompute!r}", hint="near or deviation")
-        if self.max_kl is not None and not self.max_kl >= 0:
-            raise KVError(f"max_kl is {self.max_kl}", hint="nats per token, such as 0.05")
 
     @classmethod
     def parse(cls, text: str) -> BlockPolicy:
-        """Policy from its text, such as `rotate`, `rotate(behind=0)` or `blend(0.15, max_kl=0.1)`. Raises KVError."""
+        """Policy from its text, such as `rotate`, `rotate(behind=0)` or `blend(0.15)`. Raises KVError."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise KVError(f"{text!r} is not a policy for blocks", hint="such as rotate, or blend(0.15, behind=64)")
-        kinds = {"recomputed": float, "behind": int, "recompute": str, "max_kl": float}
+        kinds = {"recomputed": float, "behind": int}
         values: dict[str, Any] = {"kind": found[1]}
         for part in filter(None, (one.strip() for one in (found[2] or "").split(","))):
             name, equals, value = (one.strip() for one in part.partition("="))
@@ -114,10 +106,6 @@ class BlockPolicy:
         options = [f"{self.recomputed:g}"] if self.kind == "blend" else []
         if self.kind != "smash":
             options.append(f"behind={self.behind}")
-        if self.kind == "blend":
-            options.append(f"recompute={self.recompute}")
-        if self.max_kl is not None:
-            options.append(f"max_kl={self.max_kl:g}")
         return f"{self.kind}({', '.join(options)})" if options else self.kind
 
     @property

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.kv_engine import KVCacheEngine, KVCacheEngineBuilder
-from lmql_lite.cache.kv.kv_layout import kv_to_tensor, tensor_to_kv
-from lmql_lite.cache.kv.kv_page import KVKey
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine, KVCacheEngineBuilder
+from lmql_lite.cache.kv.layout import kv_to_tensor, tensor_to_kv
+from lmql_lite.cache.kv.pages import KVKey
 from tests.cache.kv.engines import HEADS, LAYERS, METADATA, SIZE, config, cut, ids, kv, opened, same, torch
 
 TIERS = ["memory", "disk", "both"]
@@ -467,7 +467,7 @@ def test_check_14_a_foreign_or_damaged_page_is_a_miss_that_names_it(tmp_path: Pa
 
 
 def _with_other_tokens(page: Any) -> bytes:
-    from lmql_lite.cache.kv.kv_page import decode_page, encode_page
+    from lmql_lite.cache.kv.pages import decode_page, encode_page
 
     found = decode_page(page)
     return bytes(encode_page(found.tokens + 1, found.parent, found.layers, "float32"))

@@ -1,4 +1,5 @@
-"""Page of a sequence: a chunk of tokens with the keys and values of every layer, and its key, hash and bytes.
+"""Page of a sequence: a chunk of tokens with the keys and values of every layer, its key, hash and bytes; and an index
+of pages by their first tokens, for hits that end inside a page.
 
 Pages of one sequence form a chain: the hash of each covers all tokens up to its end. The bytes are those of a
 safetensors file: `tokens`, then `k.0`, `v.0`, `k.1`, ... , and under `parent` the hash of the page before it.
@@ -7,8 +8,9 @@ safetensors file: `tokens`, then `k.0`, `v.0`, `k.1`, ... , and under `parent` t
 from __future__ import annotations
 
 import hashlib
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote, unquote
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.tensor_bytes import Bits, TensorBits, decode_tensors, encode_tensors, read_header
 from lmql_lite.errors import CacheError
-from lmql_lite.store.contract import Buffer
+from lmql_lite.store.contract import Buffer, Store, group_of
 
 Tokens: TypeAlias = NDArray[np.int64]
 
@@ -37,6 +39,11 @@ LMCACHE_DTYPES = {
     "float8_e5m2": "fp8_e5m2",
 }
 """Names in LMCache's keys, by torch's names."""
+_MOST_PAGES = 1 << 16
+"""Maximum number of pages in the index, after which it starts over."""
+_MOST_CANDIDATES = 64
+"""Maximum number of pages at one place, the latest ones, so that a look-up costs the same beside any number."""
+_HEAD_BYTES = 1 << 16
 _ALIASES = {"fp8": "uint8", "fp8_e4m3": "float8_e4m3fn"}
 """Further names of LMCache, which later versions write."""
 
@@ -172,3 +179,70 @@ def page_tokens(beginning: Buffer) -> Tokens | None:
         return np.frombuffer(beginning, "<i8", count, body + header["tokens"]["data_offsets"][0]).astype(np.int64)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
+
+
+# Index ----------------------------------------------------------------------------------------------------------------
+
+
+def shared_tokens(one: Tokens, other: Tokens) -> int:
+    """Number of common tokens at the beginnings of two sequences."""
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+class KVIndex:
+    """Keys and tokens of the pages that an engine has seen, by their place (`place_tags`).
+
+    Only the tiers are authoritative: a page may be evicted, and pages of other processes are searched for once after
+    each page. `key_of` returns this engine's key from a page's hash and its place.
+    """
+
+    def __init__(self, store: Store, key_of: Callable[[str, str], str]) -> None:
+        self._store, self._key_of = store, key_of
+        self._lock = threading.Lock()
+        self._places: dict[str, dict[str, Tokens]] = {}
+        self._count = 0
+        self._listed: set[str] = set()
+        """Pages whose successors were searched for on the tiers."""
+
+    def add(self, key: str, tokens: Tokens) -> None:
+        """Adds a page that is on a tier."""
+        with self._lock:
+            if self._count >= _MOST_PAGES:
+                self._places.clear()
+                self._listed.clear()
+                self._count = 0
+            children = self._places.setdefault(group_of(key) or "", {})
+            self._count += key not in children
+            children.pop(key, None)
+            children[key] = tokens.copy()
+            if len(children) > _MOST_CANDIDATES:
+                del children[next(iter(children))]
+                self._count -= 1
+
+    def closest(self, parent: str, ids: Tokens) -> list[tuple[int, str]]:
+        """The best two pages after `parent` that begin like `ids`: the number of shared tokens, and the key."""
+        places = place_tags(parent, ids)
+        if parent not in self._listed:
+            self._listed.add(parent)
+            self._look(places)
+        with self._lock:
+            children = [child for place in places for child in self._places.get(place, {}).items()]
+        return sorted(((shared_tokens(tokens, ids), key) for key, tokens in children), reverse=True)[:2]
+
+    def _look(self, places: Sequence[str]) -> None:
+        """Adds pages at some places from the tiers: those of other and of earlier processes."""
+        for place in places:
+            ours = [key for key in self._store.group(place) if key == self._key_of(_page_hash(key), place)]
+            latest = ours[-_MOST_CANDIDATES:]
+            for key, head in zip(latest, self._store.head(latest, _HEAD_BYTES), strict=True):
+                tokens = None if head is None else page_tokens(head)
+                if tokens is not None:
+                    self.add(key, tokens)
+
+
+def _page_hash(key: str) -> str:
+    """The page's hash in a key, "" in that of another program."""
+    fields = key.split("@")
+    return fields[4] if len(fields) > 4 else ""

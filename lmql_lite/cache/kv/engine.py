@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from lmql_lite.cache.kv.kv_config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.kv_index import KVIndex, shared_tokens
-from lmql_lite.cache.kv.kv_layout import (
+from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
+from lmql_lite.cache.kv.layout import (
     KV,
     TOKEN_AXIS,
     Mask,
@@ -29,9 +28,10 @@ from lmql_lite.cache.kv.kv_layout import (
     left_out,
     token_ids,
 )
-from lmql_lite.cache.kv.kv_page import (
+from lmql_lite.cache.kv.pages import (
     LMCACHE_DTYPES,
     KVError,
+    KVIndex,
     KVKey,
     KVPage,
     Tokens,
@@ -40,6 +40,7 @@ from lmql_lite.cache.kv.kv_page import (
     encode_page,
     place_tags,
     prefix_hashes,
+    shared_tokens,
 )
 from lmql_lite.store.contract import Buffer, Notices, TierCounts
 from lmql_lite.store.tiered import Tiered
