@@ -151,6 +151,10 @@ class PassRow:
     def count(self) -> int:
         return len(self.ids) - self.first
 
+    def is_all(self, tensor: torch.Tensor) -> bool:
+        """True if the tokens of a pass, [heads, tokens, head size], are those of this row: then no slice is needed."""
+        return self.count == tensor.shape[1]
+
 
 def forward(
     network: Any,
@@ -256,7 +260,7 @@ def fill(row: PassRow, layer: int, keys: torch.Tensor, values: torch.Tensor, ali
                 target[:, place - buffer.begin : place - buffer.begin + source.shape[1]] = source
     begin, end = row.first - buffer.begin, row.kv.length - buffer.begin
     for target, source in zip(pair, (keys, values), strict=True):
-        target[:, begin:end] = source[:, row.offset : row.offset + row.count]
+        target[:, begin:end] = source if row.is_all(source) else source[:, row.offset : row.offset + row.count]
 
 
 def _attention(
@@ -274,12 +278,15 @@ def _attention(
     """Attention of all rows of a pass, as transformers calls it. Shape of the result: (1, tokens, heads, size)."""
     if not isinstance(key, LayerOfPass) or s_aux is not None or attention_mask is not None:
         raise NotImplementedError("this attention is not that of keys and values in rows")
+    query, window = query[0], sliding_window or 0
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = query.new_zeros(query.shape[2], query.shape[1], value.shape[-1])
     attend = _in_pages if key.step or softcap else _quickly
+    if key.rows[0].is_all(query):
+        return attend(query, key.rows[0], key.layer, scaling, window, softcap, key.step)[None], None
+    out = query.new_zeros(query.shape[1], query.shape[0], value.shape[-1])
     for row in key.rows:
         cut = slice(row.offset, row.offset + row.count)
-        out[cut] = attend(query[0, :, cut], row, key.layer, scaling, sliding_window or 0, softcap, key.step)
+        out[cut] = attend(query[:, cut], row, key.layer, scaling, window, softcap, key.step)
     return out[None], None
 
 
@@ -297,7 +304,7 @@ def _quickly(
     group = heads // k.shape[0]
     if count == 1:
         out = fused(query.reshape(1, -1, group, size), k[None], v[None], scale=scaling)
-        return out.reshape(heads, 1, -1).transpose(0, 1)
+        return out.reshape(1, heads, -1)
     mask = None
     if begin or row.first or (window and len(row.ids) > window):
         mask = row.masks.get((begin, window))

@@ -154,6 +154,6 @@ class TransformersModel(Scorer):
         import torch
 
         ends = sorted(job.rows)
-        logits = [job.rows[end] for end in ends]
-        rows = dict(zip(ends, rows_of(torch.stack(logits), self.name, len(self.tokenizer.vocabulary)), strict=True))
+        logits = torch.stack([job.rows[end] for end in ends]) if len(ends) > 1 else job.rows[ends[0]][None]  # no copy
+        rows = dict(zip(ends, rows_of(logits, self.name, len(self.tokenizer.vocabulary)), strict=True))
         return [rows[end] for end in job.ends]
