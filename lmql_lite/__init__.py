@@ -29,10 +29,10 @@ from lmql_lite.errors import (
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query, compile, model, run, run_sync
     from lmql_lite.cache.kv.blocks import BlockPolicy, CBlock, block
-    from lmql_lite.cache.responses.cache_policy import CachePolicy
-    from lmql_lite.cache.responses.jsonl_cache import CachingModel, JsonlCache
+    from lmql_lite.cache.responses.cache import ResponseCache
+    from lmql_lite.cache.responses.older import CachingModel, JsonlCache
+    from lmql_lite.cache.responses.policy import CachePolicy
     from lmql_lite.cache.responses.request import Reply, Request
-    from lmql_lite.cache.responses.response_cache import ResponseCache
     from lmql_lite.cache.token_cache import TokenCache
     from lmql_lite.data.request_model import RequestModel
     from lmql_lite.decorators import QueryFunction, query
@@ -52,10 +52,10 @@ __version__ = "0.2.0"
 _MODULES: dict[str, tuple[str, ...]] = {
     "api": ("Options", "Query", "compile", "model", "run", "run_sync"),
     "cache.kv.blocks": ("BlockPolicy", "CBlock", "block"),
-    "cache.responses.cache_policy": ("CachePolicy",),
-    "cache.responses.jsonl_cache": ("CachingModel", "JsonlCache"),
+    "cache.responses.policy": ("CachePolicy",),
+    "cache.responses.older": ("CachingModel", "JsonlCache"),
     "cache.responses.request": ("Reply", "Request"),
-    "cache.responses.response_cache": ("ResponseCache",),
+    "cache.responses.cache": ("ResponseCache",),
     "cache.token_cache": ("TokenCache",),
     "data.request_model": ("RequestModel",),
     "decorators": ("QueryFunction", "query"),
@@ -144,7 +144,7 @@ _INSTEAD = {
     "load": "compile(Path(...)) reads a file",
     "main": "compile(...) gives a query with run()",
     "merge_dynamic_caches": "it is in lmql_lite.cache.kv.block_reuse",
-    "merge_responses": "it is in lmql_lite.cache.responses.jsonl_cache",
+    "merge_responses": "it is in lmql_lite.cache.responses.older",
     "ops": "a condition of your own is a Python function of the hole, in `where`",
     "run_file": "run(Path(...)) takes a file",
     "serve": "model('openai/NAME', base_url=...) talks to any compatible server",

@@ -24,7 +24,7 @@ from lmql_lite.apps.terminal import (
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.responses.response_files import LogSummary
+    from lmql_lite.cache.responses.files import LogSummary
 
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
@@ -43,7 +43,7 @@ def responses() -> None:
 
 
 def _summaries(path: Path) -> list[LogSummary]:
-    from lmql_lite.cache.responses.response_files import find_logs, summary
+    from lmql_lite.cache.responses.files import find_logs, summary
 
     return [summary(log) for log in find_logs(path)]
 
@@ -68,11 +68,10 @@ def list_logs(path: Path, as_json: bool) -> None:
 @DIR
 @JSON
 def stats(path: Path, as_json: bool) -> None:
-    """Show totals of the logs under DIR, without those of merged runs."""
-    from lmql_lite.cache.responses.model_folder import is_merged
+    """Show totals of the logs under DIR."""
 
     with reporting(as_json):
-        found = [each for each in _summaries(path) if not is_merged(each.path)]
+        found = _summaries(path)
         names = ("answers", "superseded", "sampled", "rejected", "other", "damaged", "bytes")
         numbers = {name: sum(getattr(each, name) for each in found) for name in names}
         tasks = Counter[str]()
@@ -95,7 +94,7 @@ def verify(path: Path) -> None:
     Exit code 6 if some are damaged. A damaged line is a miss, and prune drops it. A damaged index is rebuilt from its
     log when the cache is next opened.
     """
-    from lmql_lite.cache.responses.response_files import damaged_rows
+    from lmql_lite.cache.responses.files import damaged_rows
 
     with reporting(as_json=False):
         damaged = 0
@@ -118,8 +117,8 @@ def verify(path: Path) -> None:
 @JSON
 def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
     """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
-    from lmql_lite.cache.responses.response_files import prune as prune_log
-    from lmql_lite.cache.responses.response_store import row_of
+    from lmql_lite.cache.responses.files import prune as prune_log
+    from lmql_lite.cache.responses.index import row_of
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
 
@@ -152,7 +151,7 @@ def merge(
 ) -> None:
     """Join SHARDS of one model into one file. They do not change; answers that the output already has take
     precedence."""
-    from lmql_lite.cache.responses.response_merge import merge as merge_shards
+    from lmql_lite.cache.responses.merge import merge as merge_shards
 
     with reporting(as_json):
         _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
@@ -170,8 +169,8 @@ def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: s
     SOURCES are folders, .jsonl logs or .db files. Keys do not change: a cache that is opened with keys="seed" finds
     those of lmms-eval.
     """
-    from lmql_lite.cache.responses.request_key import fingerprint_model
-    from lmql_lite.cache.responses.response_merge import take_over
+    from lmql_lite.cache.responses.importing import take_over
+    from lmql_lite.cache.responses.keys import fingerprint_model
 
     with reporting(as_json):
         _report(str(into), asdict(take_over(list(sources), into, fingerprint_model(model, model_args))), as_json)
@@ -189,11 +188,10 @@ def _report(file: str, counts: dict[str, int], as_json: bool) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
 def export(path: Path, output: Path | None) -> None:
     """Print the answers under DIR that can be served, as JSON lines."""
-    from lmql_lite.cache.responses.model_folder import is_merged
-    from lmql_lite.cache.responses.response_files import exported, find_logs
+    from lmql_lite.cache.responses.files import exported, find_logs
 
     def lines() -> Iterator[str]:
-        logs = [log for log in find_logs(path) if not is_merged(log)]
+        logs = find_logs(path)
         return (json.dumps(record) + "\n" for log in logs for record in exported(log))
 
     with reporting(as_json=False):

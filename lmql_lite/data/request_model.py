@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from lmql_lite.cache.responses.keys import ALIASES, TRANSPORT
 from lmql_lite.cache.responses.request import AnyRequest, generation_options
-from lmql_lite.cache.responses.request_key import ALIASES, TRANSPORT
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import InputError
 from lmql_lite.models.base import Model

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.jsonl_cache import CachingModel
+from lmql_lite.cache.responses.older import CachingModel
 from tests.cache.responses.models import Counting, generations
 from tests.conftest import ROOT
 

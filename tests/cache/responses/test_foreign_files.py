@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.jsonl_cache import CachingModel
+from lmql_lite.cache.responses.older import CachingModel
 from lmql_lite.errors import CacheError
 from tests.cache.responses.models import Counting, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair
@@ -200,28 +200,6 @@ def test_keys_without_a_model_are_never_shared_between_two_models(tmp_path: Path
             with pair(tmp_path, model_fingerprint=name, keys="seed") as cache:
                 assert cache.execute(model, "generate_until", generations(2)) == [f"answer of {name}"] * 2
             assert len(model.asked) == expected
-
-
-def test_an_index_of_an_earlier_version_keeps_its_answers(tmp_path: Path) -> None:
-    """It has the answers of one model, and no mark of its own in the header."""
-    with pair(tmp_path, model_fingerprint="a") as cache:
-        cache.execute(Counting(), "generate_until", generations(3))
-    with sqlite3.connect(tmp_path / "rank0.db") as database:
-        database.executescript(
-            "PRAGMA application_id=0; CREATE TABLE old (cache_key TEXT PRIMARY KEY, request_type TEXT, task_name TEXT,"
-            "doc_id TEXT, idx INTEGER DEFAULT 0, gen_kwargs TEXT, response TEXT, created_at REAL, checksum INTEGER);"
-            "INSERT INTO old SELECT cache_key, request_type, task_name, doc_id, idx, gen_kwargs, response, created_at,"
-            "checksum FROM responses; DROP TABLE responses; ALTER TABLE old RENAME TO responses;"
-            "CREATE INDEX by_document ON responses (task_name, doc_id);"
-        )
-    database.close()
-    (tmp_path / "rank0.jsonl").unlink()  # the index alone has the answers
-    for _ in range(2):
-        model = Counting()
-        with pair(tmp_path, model_fingerprint="a") as cache:
-            cache.execute(model, "generate_until", generations(3))
-            assert cache.notices == []
-        assert model.calls == 0
 
 
 def damage(index: Path) -> None:

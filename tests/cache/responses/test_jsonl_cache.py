@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.jsonl_cache import CachingModel, JsonlCache, merge_responses
+from lmql_lite.cache.responses.older import CachingModel, JsonlCache, merge_responses
 from tests.cache.responses.models import GREEDY, Counting, Sampling, generation, generations
 
 

@@ -26,7 +26,8 @@ import pytest
 from PIL import Image
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.jsonl_cache import CachingModel
+from lmql_lite.cache.responses.keys import KeyMaker
+from lmql_lite.cache.responses.older import CachingModel
 from tests.cache.responses.models import GREEDY, Counting
 from tests.conftest import ROOT
 
@@ -36,13 +37,13 @@ if HAS_TORCH:
     import torch
 
 LIMIT = 5
+KEYS = KeyMaker("m|", None, "full", None)
 
 
 def key(value: Any) -> str:
     """Key of a request that holds a value, as the log shows it."""
-    with lq.ResponseCache.open("unused", model="m", policy=lq.CachePolicy(mode="off")) as cache:
-        found = cache.explain(lq.Request("generate_until", ("question", GREEDY, value)))
-    return found.key or f"no key: {found.reason}"
+    found = KEYS.key("generate_until", lq.Request("generate_until", ("question", GREEDY, value)))
+    return found.key or f"no key: {found.problem}"
 
 
 def kinds(table: Iterable[str]) -> list[Any]:
@@ -330,6 +331,7 @@ def test_the_wrapper_of_lmms_eval_keeps_requests_with_functions(tmp_path: Path) 
 TWO = """
 import json, sys
 import lmql_lite as lq
+from lmql_lite.cache.responses.keys import KeyMaker
 sys.path.insert(0, sys.argv[1])
 import task
 
@@ -341,8 +343,7 @@ def helper(doc):
 
 requests = [lq.Request("generate_until", ("q", {"temperature": 0}, each, 1)) for each in
             (task.visual, local, task.Visual(2).of, lambda d: task.visual(d), task.Visual)]
-with lq.ResponseCache.open("x", model="m", policy=lq.CachePolicy(mode="off")) as cache:
-    print(json.dumps([cache.explain(request).key for request in requests]))
+print(json.dumps([KeyMaker("m|", None, "full", None).key("generate_until", request).key for request in requests]))
 """
 TASK = """
 import logging
@@ -456,7 +457,6 @@ def test_options_and_requests_are_not_changed(tmp_path: Path) -> None:
     before = copy.deepcopy((request.arguments, options, metadata))
     with lq.ResponseCache.open(tmp_path, model="m") as cache:
         cache.execute(Counting(), "generate_until", [request])
-        cache.explain(request)
         cache.lookup(request)
         cache.store(request, "x")
         asyncio.run(cache.aexecute(Counting(), "generate_until", [request]))
@@ -470,7 +470,7 @@ def test_a_function_among_the_options_is_part_of_the_key_and_writes_no_secret_to
         for secret in ("sk-secret-1", "sk-secret-2"):
             options = GREEDY | {"postprocess": made(source, SECRET=secret)}
             request = lq.Request("generate_until", ("q", options))
-            keys.append(cache.explain(request).key)
+            keys.append(KEYS.key("generate_until", request).key)
             cache.execute(Counting(), "generate_until", [request])
     assert len(set(keys)) == 2 and all(keys)
     assert b"sk-secret" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())

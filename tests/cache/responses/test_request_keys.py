@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.media_content import Unkeyable
-from lmql_lite.cache.responses.request import Request, generation_options, is_deterministic, rejection
-from lmql_lite.cache.responses.request_key import (
+from lmql_lite.cache.responses.canonical import Unkeyable
+from lmql_lite.cache.responses.keys import (
     KeyMaker,
     canonical_options,
     fingerprint_model,
@@ -28,6 +27,7 @@ from lmql_lite.cache.responses.request_key import (
     seed_key,
     seed_options,
 )
+from lmql_lite.cache.responses.request import Request, generation_options, is_deterministic, rejection
 from tests.cache.responses.models import GREEDY, Counting, generation
 from tests.conftest import ROOT
 

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.responses.response_cache import ResponseCache
-from lmql_lite.cache.responses.value_codec import UnknownType, decoded, encoded
+from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
 from tests.cache.responses.models import Counting, OneByOne, Sampling, generation, generations
 from tests.conftest import ROOT
@@ -188,7 +188,7 @@ def test_a_model_without_the_method_and_wrong_options_are_refused_in_a_sentence(
             cache.execute(
                 type("M", (), {"generate_until": lambda _, requests: "abc"})(), "generate_until", generations(3)
             )
-    for wrong in ({"mode": "read"}, {"on_error": "stop"}, {"expiry": "soon"}, {"max_bytes": 1}):
+    for wrong in ({"mode": "read"}, {"on_error": "stop"}, {"expiry": "soon"}):
         with pytest.raises(InputError):
             lq.CachePolicy(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="keys='mine'"):
@@ -490,36 +490,6 @@ def test_a_cache_that_only_reads_changes_nothing(tmp_path: Path) -> None:
     assert [each.doc_id for each in model.asked] == [2] and log.read_bytes() == before
 
 
-def test_a_log_never_grows_far_beyond_its_limit(tmp_path: Path) -> None:
-    """A25: the oldest lines go, and what is left is right."""
-    limit = 40_000
-    with pair(tmp_path, policy=lq.CachePolicy(max_bytes=limit)) as cache:
-        for start in range(0, 1000, 20):
-            cache.execute(Counting(), "generate_until", generations(20, start))
-            assert (tmp_path / "rank0.jsonl").stat().st_size <= limit
-    assert (tmp_path / "rank0.jsonl").stat().st_size > limit / 2
-    with pair(tmp_path) as cache:
-        model = Counting()
-        answers = cache.execute(model, "generate_until", generations(1000))
-        assert answers == [f"answer to question {number}" for number in range(1000)]
-        assert [each.doc_id for each in model.asked] == list(range(len(model.asked))) and len(model.asked) < 960
-
-
-def test_explain_names_the_field_that_differs(tmp_path: Path) -> None:
-    """A25: answers "why a miss"."""
-    with opened(tmp_path) as cache:
-        cache.execute(Counting(), "generate_until", generations(3))
-        assert cache.explain(generation(1)).is_hit
-        found = cache.explain(generation(1, {"temperature": 0, "max_new_tokens": 17}))
-        assert found.differences == {"gen_kwargs.max_tokens": (17, 16)} and not found.is_hit
-        assert "gen_kwargs.max_tokens" in found.reason
-        assert list(cache.explain(generation(1, prompt="other")).differences) == ["content_hash"]
-        assert "samples" in cache.explain(generation(1, {"temperature": 1})).reason
-        assert "generator" in cache.explain(lq.Request("generate_until", ("a", (each for each in "ab")))).reason
-    with ResponseCache.open(tmp_path, model="other") as cache:
-        assert "holds no answer" in cache.explain(generation(1)).reason
-
-
 def test_a_key_of_an_api_is_in_no_file(tmp_path: Path) -> None:
     """A25 and finding B28."""
     options = {"temperature": 0, "api_key": "sk-secret-1", "extra_headers": {"Authorization": "Bearer sk-secret-2"}}
@@ -527,20 +497,6 @@ def test_a_key_of_an_api_is_in_no_file(tmp_path: Path) -> None:
         cache.execute(Counting(), "generate_until", [generation(1, options), generation(2, options | {"n": 2})])
     found = b"".join(path.read_bytes() for path in (tmp_path / "a b ü").rglob("*") if path.is_file())
     assert b"answer to question 1" in found and b"sk-secret" not in found
-
-
-def test_a_log_behind_a_link_is_made_smaller_behind_the_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    for name in ("rank0.db", "rank0.jsonl"):
-        (tmp_path / name).symlink_to(tmp_path / "real" / name)
-    with pair(tmp_path, policy=lq.CachePolicy(max_bytes=20_000)) as cache:
-        for start in range(0, 200, 20):
-            cache.execute(Counting(), "generate_until", generations(20, start))
-    assert (tmp_path / "rank0.jsonl").is_symlink() and (tmp_path / "real" / "rank0.jsonl").stat().st_size <= 20_000
-    model = Counting()
-    with pair(tmp_path) as cache:
-        cache.execute(model, "generate_until", generations(20, 180))
-    assert model.calls == 0
 
 
 def test_one_file_cannot_be_index_and_log(tmp_path: Path) -> None:

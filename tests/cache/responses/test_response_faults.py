@@ -16,13 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.cache.responses import response_store
-from lmql_lite.cache.responses.cache_policy import CachePolicy
+from lmql_lite.cache.responses import store as response_store
+from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses.files import summary
+from lmql_lite.cache.responses.policy import CachePolicy
 from lmql_lite.cache.responses.request import Request
-from lmql_lite.cache.responses.response_cache import ResponseCache
-from lmql_lite.cache.responses.response_files import summary
-from lmql_lite.cache.responses.response_index import index_place
-from lmql_lite.cache.responses.response_store import ResponseStore
 from lmql_lite.errors import CacheError
 from lmql_lite.store.database import is_on_network
 from lmql_lite.store.log import LogWriter, line_of, read_lines
@@ -114,16 +112,16 @@ def test_nothing_acknowledged_is_lost_in_50_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", ["log", "index"])
 def test_a_kill_between_log_and_index_loses_nothing(tmp_path: Path, after: str) -> None:
     """A9: one row, no second call."""
-    place = "response_store.ResponseStore._flush" if after == "log" else "response_index.ResponseIndex.close"
+    place = "index.ResponseIndex.add" if after == "log" else "index.ResponseIndex.close"
     code = f"""
 import os, signal
-from lmql_lite.cache.responses import response_store, response_index
+from lmql_lite.cache.responses import index
 from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_response_cache import pair
 from pathlib import Path
 cache = pair(Path({str(tmp_path)!r}))
+{place} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 cache.execute(Counting(), "generate_until", generations(3))
-{place} = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 cache.close()
 """
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": PATHS}, check=False)
@@ -157,7 +155,7 @@ def test_a_reopened_index_reads_only_what_is_new(tmp_path: Path, monkeypatch: py
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waiting for the disk, and the index in memory: for tests that open a cache a thousand times."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(response_store, "index_place", lambda folder: None)
+    monkeypatch.setattr(response_store, "is_on_network", lambda folder: True)
 
 
 @pytest.mark.usefixtures("quick")
@@ -427,9 +425,7 @@ def test_a_folder_that_may_not_be_written_is_read(tmp_path: Path, monkeypatch: p
 
 
 def test_an_index_never_stands_on_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statement 39: the log may, the index is made in the local cache folder."""
-    from lmql_lite.cache.responses import response_index
-
+    """Statement 39: the log may, the index is kept in memory."""
     mounts = tmp_path / "mounts"
     mounts.write_text(
         f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path}/shared nfs4 rw 0 0\nu@h:/ {tmp_path}/a\\040b fuse.sshfs rw\n"
@@ -438,15 +434,13 @@ def test_an_index_never_stands_on_a_network(tmp_path: Path, monkeypatch: pytest.
     assert not is_on_network(tmp_path / "shared2", mounts) and not is_on_network(tmp_path, mounts)
     assert not is_on_network(tmp_path, tmp_path / "no such file")
     (tmp_path / "shared").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "local"))
-    monkeypatch.setattr(response_index, "is_on_network", lambda folder: str(folder).startswith(f"{tmp_path}/shared"))
-    assert index_place(tmp_path / "shared") != tmp_path / "shared"
+    monkeypatch.setattr(response_store, "is_on_network", lambda folder: str(folder).startswith(f"{tmp_path}/shared"))
     for expected in (3, 0):
         model = Counting()
         with opened(tmp_path / "shared") as cache:
             cache.execute(model, "generate_until", generations(3))
         assert len(model.asked) == expected
-    assert list((tmp_path / "shared").rglob("*.db")) == [] and len(list((tmp_path / "local").rglob("*.db"))) == 1
+    assert list(tmp_path.rglob("*.db")) == []
 
 
 # -- other processes
@@ -540,7 +534,6 @@ def test_memory_stays_flat_while_100000_answers_are_stored(tmp_path: Path) -> No
         for start in range(1000, 41_000, 1000):
             cache.execute(Counting(), "generate_until", generations(1000, start))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000
-        assert len(cache._store._recent if isinstance(cache._store, ResponseStore) else ()) < 20_000
 
 
 def test_a_line_ends_with_its_checksum(tmp_path: Path) -> None:

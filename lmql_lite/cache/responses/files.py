@@ -1,8 +1,7 @@
-"""Response logs as files: summary, pruning, export, and explanations of misses."""
+"""Response logs as files: summary, check, pruning and export."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -10,14 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.model_folder import ModelFolder
-from lmql_lite.cache.responses.response_index import checksum, remove_index
-from lmql_lite.cache.responses.response_store import row_of
+from lmql_lite.cache.responses.index import checksum, remove_index, row_of
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import ATTEMPT, SUFFIX, LogWriter, opening, read_lines, rewrite
-
-COMPARED = ("request_type", "task_name", "doc_id", "idx", "content_hash", "task_fingerprint", "model_hash")
-"""Fields in which two requests may differ, without options."""
 
 
 @dataclass(slots=True)
@@ -112,6 +106,10 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         yield from (line.record for line in read_lines(path) if line.record is not None)
 
 
+class LogInUse(CacheError):
+    """Another process writes the log."""
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
@@ -122,11 +120,11 @@ def _readable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(log: Path) -> Iterator[LogWriter]:
-    """Holds the lock of a log, so that no cache writes it meanwhile. Raises CacheError if one does."""
+    """Holds the lock of a log, so that no cache writes it meanwhile. Raises LogInUse if one does, and CacheError."""
     try:
         held = LogWriter(log, b"")
     except BlockingIOError:
-        raise CacheError(f"{log} is in use by another process", hint="wait until it has ended") from None
+        raise LogInUse(f"{log} is in use by another process", hint="wait until it has ended") from None
     except OSError as error:
         raise CacheError(f"{log} cannot be written ({error.strerror})") from error
     with closing(held):
@@ -175,45 +173,3 @@ def exported(log: Path) -> Iterator[dict[str, Any]]:
     for record in records(log):
         if row_of(record, record.get("model_hash", "")) is not None:
             yield {name: value for name, value in record.items() if name != "crc32"}
-
-
-# Why a request is a miss ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Explanation of a hit or a miss. `differences` has the values of the request and of `nearest`, by field."""
-
-    key: str
-    is_hit: bool
-    reason: str
-    nearest: Mapping[str, Any] | None = None
-    differences: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-
-
-def explain(asked: Mapping[str, Any], folder: Path, is_hit: bool, problem: str) -> Explanation:
-    """Explanation of a request by the logs in a folder; the nearest record has the fewest differences."""
-    if is_hit:
-        return Explanation(asked["cache_key"], True, "the answer is in the cache")
-    if problem:
-        return Explanation("", False, problem)
-    nearest, differences, best = None, {}, 10**9
-    for log in ModelFolder(folder).logs():
-        for record in records(log):
-            if record.get("cache_key") and record.get("kind") == "response":
-                found = _differences(asked, record)
-                if len(found) < best:
-                    nearest, differences, best = record, found, len(found)
-    if nearest is None:
-        return Explanation(asked["cache_key"], False, "the cache holds no answer of this model")
-    reason = f"no answer has this key; the nearest differs in {', '.join(differences) or 'nothing, but was dropped'}"
-    return Explanation(asked["cache_key"], False, reason, nearest, differences)
-
-
-def _differences(asked: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    found = {name: (asked[name], record.get(name)) for name in COMPARED if asked[name] != record.get(name)}
-    ours, theirs = json.loads(asked["gen_kwargs"]), json.loads(record["gen_kwargs"])
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name) or (name in ours) != (name in theirs):
-            found[f"gen_kwargs.{name}"] = ours.get(name), theirs.get(name)
-    return found

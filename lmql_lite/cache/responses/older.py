@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.cache_policy import CachePolicy
+from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses.keys import KeyMaker, fingerprint_model
+from lmql_lite.cache.responses.policy import CachePolicy
 from lmql_lite.cache.responses.request import AnyRequest, Request, is_deterministic, rejection
-from lmql_lite.cache.responses.request_key import KeyMaker, fingerprint_model
-from lmql_lite.cache.responses.response_cache import ResponseCache
 from lmql_lite.store.log import SUFFIX
 
 REQUEST_METHODS = frozenset(("generate_until", "generate_until_multi_round", "loglikelihood", "loglikelihood_rolling"))

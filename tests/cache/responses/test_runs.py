@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.responses import response_merge
-from lmql_lite.cache.responses.cache_policy import CachePolicy
-from lmql_lite.cache.responses.model_folder import run_id
-from lmql_lite.cache.responses.request_key import fingerprint_model, model_hash
-from lmql_lite.cache.responses.response_cache import ResponseCache
-from lmql_lite.cache.responses.response_merge import MergeReport
+from lmql_lite.cache.responses import merge as merging
+from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses.keys import fingerprint_model, model_hash
+from lmql_lite.cache.responses.merge import MergeReport
+from lmql_lite.cache.responses.policy import CachePolicy
+from lmql_lite.cache.responses.runs import run_id
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.store.log import line_of, read_lines
-from tests.cache.responses.models import Counting, generation, generations
+from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_response_faults import PATHS
 
 VARIABLES = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
@@ -55,6 +54,11 @@ def merged_answers(root: Path) -> int:
     return sum(line.record is not None and line.record["kind"] == "response" for line in read_lines(log))
 
 
+def runs_left(root: Path) -> list[str]:
+    """Runs that have not been merged."""
+    return sorted(path.name for path in (folder(root) / "runs").iterdir() if path.is_dir())
+
+
 def all_served(root: Path, count: int, says: str = "answer") -> None:
     """A new run asks the model for nothing."""
     model = Counting()
@@ -83,7 +87,7 @@ def test_the_run_is_named_by_the_first_variable_that_is_set(monkeypatch: pytest.
 
 
 def test_a_run_from_its_creation_to_its_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statement 38: rank files in runs/<run_id>, then cache.db, .ready and .merged."""
+    """Statement 38: rank files in runs/<run_id>, then cache.db."""
     monkeypatch.setenv("LMMS_CACHE_RUN_ID", "night")
     run = folder(tmp_path) / "runs" / "night"
     ranks = [created(tmp_path, rank, 2) for rank in range(2)]
@@ -93,7 +97,7 @@ def test_a_run_from_its_creation_to_its_merge(tmp_path: Path, monkeypatch: pytes
     assert keep(ranks[0], 6).calls == 0  # what the other rank got is a hit
     assert ranks[1].finalize() is None and not (folder(tmp_path) / "cache.db").exists()
     assert ranks[0].finalize() == MergeReport(inserted=6)
-    assert {path.name for path in run.iterdir() if not path.name.startswith("rank_")} == {".ready", ".merged"}
+    assert not run.exists()
     assert (folder(tmp_path) / "cache.db").is_file() and merged_answers(tmp_path) == 6
     assert ranks[0].get_stats()["total_cached_entries"] == 6
     all_served(tmp_path, 6)
@@ -104,7 +108,7 @@ def test_a_run_from_its_creation_to_its_merge(tmp_path: Path, monkeypatch: pytes
 def test_a_new_run_does_not_read_the_merged_answers_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lmql_lite.cache.responses import response_store
+    from lmql_lite.cache.responses import store as response_store
 
     with created(tmp_path) as cache:
         keep(cache, 50)
@@ -129,12 +133,12 @@ def test_a_run_without_success_is_served_and_merged_by_the_next_one(tmp_path: Pa
     cache = created(tmp_path)
     keep(cache, 3)
     assert cache.finalize(success=False) is None
-    assert list(folder(tmp_path).glob("cache.*")) == [] and list(tmp_path.rglob(".ready")) == []
+    assert list(folder(tmp_path).glob("cache.*")) == []
     with created(tmp_path) as after:
         assert keep(after, 3).calls == 0
         keep(after, 1, 3)
         assert after.finalize() == MergeReport(inserted=1)
-    assert merged_answers(tmp_path) == 4 and len(list(tmp_path.rglob(".merged"))) == 2
+    assert merged_answers(tmp_path) == 4 and runs_left(tmp_path) == []
     all_served(tmp_path, 4)
 
 
@@ -156,9 +160,8 @@ def test_a_merged_run_goes_on_under_its_name(tmp_path: Path, monkeypatch: pytest
     with ResponseCache.open(tmp_path, model="m") as reader, created(tmp_path) as again:
         assert keep(reader, 3).calls == 0
         assert keep(again, 5).calls == 1
-        assert not list(tmp_path.rglob(".ready"))
         assert keep(reader, 5).calls == 0
-        assert again.finalize() == MergeReport(inserted=2, duplicates=3)
+        assert again.finalize() == MergeReport(inserted=2)
     assert merged_answers(tmp_path) == 5
     all_served(tmp_path, 5)
 
@@ -176,27 +179,31 @@ def test_what_a_refreshing_run_got_takes_the_place_of_merged_answers(tmp_path: P
     all_served(tmp_path, 3, "new")
 
 
-def test_a_rank_that_does_not_end_leaves_the_run_unmerged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_end_is_named_and_the_others_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ranks say different sizes of their world, too: rank 0 waits for as many as it was told."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     first, second = created(tmp_path, 0, 3), created(tmp_path, 1, 2)
     keep(first, 2)
     keep(second, 2, 2)
+    started = time.monotonic()
     with pytest.warns(RuntimeWarning, match="rank 1, 2 of 3 did not finish within 0.1 s"):
-        assert first.finalize(seconds=0.1) is None
-    assert not list(tmp_path.rglob(".ready")) and not (folder(tmp_path) / "cache.jsonl").exists()
+        assert first.finalize(wait=0.1) == MergeReport(inserted=2)
+    assert 0.1 <= time.monotonic() - started < 20 and merged_answers(tmp_path) == 2
     all_served(tmp_path, 4)
+    keep(second, 1, 4)
     second.finalize()
     with pytest.warns(RuntimeWarning, match="rank 2 of 3 did not finish"):
-        assert first.finalize(seconds=0.1) is None
-    created(tmp_path, 2, 3).finalize()
-    assert first.finalize() == MergeReport(inserted=4)
+        assert first.finalize(wait=0.2) == MergeReport(inserted=3)
+    assert runs_left(tmp_path) == []
+    all_served(tmp_path, 5)
 
 
 def test_a_failure_to_merge_is_raised_where_the_policy_says_so(tmp_path: Path) -> None:
     cache = created(tmp_path, 0, 2, policy=CachePolicy(on_error="raise"))
     with pytest.raises(CacheError, match="rank 1 of 2 did not finish"):
-        cache.finalize(seconds=0)
+        cache.finalize(wait=0)
 
 
 def test_a_rank_outside_the_world_and_a_cache_without_a_run_are_refused(tmp_path: Path) -> None:
@@ -225,11 +232,12 @@ def test_a_shard_of_a_newer_version_or_of_another_model_stops_only_its_own_run(t
         cache = created(tmp_path)
     keep(cache, 3)
     assert cache.finalize() == MergeReport(inserted=3)
-    assert [path.parent.name for path in runs.rglob(".merged")] == [cache._run[0].path.name]  # type: ignore[index]
+    assert runs_left(tmp_path) == ["foreign", "newer"]
     (runs / "newer" / "rank_0.jsonl").rename(newer := tmp_path / "newer.jsonl")
     bad = created(tmp_path)
     keep(bad, 1, 7)
-    (bad._run[0].path / "rank_1.jsonl").write_bytes(newer.read_bytes())  # type: ignore[index]
+    own = next(log for log in runs.rglob("*.jsonl") if log.parent.name != "foreign")
+    own.with_name("rank_1.jsonl").write_bytes(newer.read_bytes())
     before = (folder(tmp_path) / "cache.jsonl").read_bytes()
     with pytest.warns(RuntimeWarning, match="newer version"):
         assert bad.finalize() is None
@@ -243,10 +251,9 @@ def started(root: Path, rank: int, world: int, count: int, then: str = "cache.fi
     """A rank of the run `job` in a process of its own, that keeps its part of `count` answers."""
     code = f"""
 import os, pathlib, signal, sys, time
-from lmql_lite.cache.responses import response_merge
-from lmql_lite.cache.responses.model_folder import CacheRun
+from lmql_lite.cache.responses import merge as merging
 from tests.cache.responses.models import Counting, generations
-from tests.cache.responses.test_model_folder import created, keep
+from tests.cache.responses.test_runs import created, keep
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 cache = created(pathlib.Path({str(root)!r}), {rank}, {world})
 keep(cache, {count // world}, {rank * (count // world)})
@@ -278,30 +285,24 @@ def test_four_ranks_in_four_processes(tmp_path: Path, launch: Launch) -> None:
     processes = [launch(rank, 4, 80) for rank in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     assert merged_answers(tmp_path) == 80
-    run = folder(tmp_path) / "runs" / "job"
-    assert (run / ".ready").exists()
-    sizes = {path.name: path.stat().st_size for path in run.glob("*.jsonl")}
-    assert json.loads((run / ".merged").read_text()) == sizes and len(sizes) == 4
+    assert runs_left(tmp_path) == []
     all_served(tmp_path, 80)
 
 
-def test_a_killed_rank_loses_nothing_and_is_merged_later(tmp_path: Path, launch: Launch) -> None:
-    """Finding B9: what the rank had kept is served while the run is not merged, and merged by the next run."""
+def test_a_killed_rank_is_named_and_loses_nothing(tmp_path: Path, launch: Launch) -> None:
+    """Finding B9: what the rank had kept is merged with the rest."""
     killed = launch(1, 2, 40, "time.sleep(60)")
     assert killed.stdout is not None and killed.stdout.readline() == b"kept\n"
     killed.kill()
     assert killed.wait() == -signal.SIGKILL
-    assert launch(0, 2, 40, "assert cache.finalize(seconds=0.2) is None").wait(60) == 0
-    assert not (folder(tmp_path) / "cache.jsonl").exists() and not list(tmp_path.rglob(".ready"))
-    all_served(tmp_path, 40)
-    with created(tmp_path) as cache:
-        cache.finalize()
-    assert merged_answers(tmp_path) == 40
+    assert launch(0, 2, 40, "cache.finalize(wait=0.2); assert 'rank 1 of 2' in cache.notices[0]").wait(60) == 0
+    assert merged_answers(tmp_path) == 40 and runs_left(tmp_path) == []
     all_served(tmp_path, 40)
 
 
 @pytest.mark.parametrize(
-    "place", ["response_merge.merge", "CacheRun.note_merged", "response_merge.remove_index", "CacheRun.await_ranks"]
+    "place",
+    ["merging.merge", "merging.rewrite", "merging.remove_index", "merging.await_ranks", "pathlib.Path.rmdir"],
 )
 def test_a_kill_at_each_step_of_the_merge_is_made_good_by_the_next_one(
     tmp_path: Path, place: str, launch: Launch
@@ -326,7 +327,7 @@ def test_a_merge_that_is_killed_at_random_moments(tmp_path: Path, launch: Launch
     assert launch(0, 1, 3000, "cache.close()").wait(60) == 0
     code = """
 import pathlib, sys
-from tests.cache.responses.test_model_folder import created
+from tests.cache.responses.test_runs import created
 cache = created(pathlib.Path(sys.argv[1]))
 print("ready", flush=True)
 cache.finalize()
@@ -359,7 +360,7 @@ def test_several_runs_that_end_at_once_are_all_merged(tmp_path: Path) -> None:
     for number, cache in enumerate(caches):
         keep(cache, 5, 5 * number)
     in_threads(6, lambda number: caches[number].finalize())
-    assert merged_answers(tmp_path) == 30 and len(list(tmp_path.rglob(".merged"))) == 6
+    assert merged_answers(tmp_path) == 30 and runs_left(tmp_path) == []
     all_served(tmp_path, 30)
 
 
@@ -369,10 +370,9 @@ def test_two_ranks_0_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     first, second = created(tmp_path), created(tmp_path)
     keep(first, 2)
     keep(second, 2, 2)
-    with pytest.warns(RuntimeWarning, match="rank_0-2.jsonl is in use by another process"):
-        assert first.finalize() is None
+    assert first.finalize() == MergeReport(inserted=2)
     keep(second, 1, 4)
-    assert second.finalize() == MergeReport(inserted=5)
+    assert second.finalize() == MergeReport(inserted=3)
     all_served(tmp_path, 5)
 
 
@@ -399,7 +399,7 @@ with lock_file(pathlib.Path({str(folder(tmp_path) / "runs" / ".lock")!r}), 1):
 """)  # fmt: skip
     assert holder.stdout is not None and [holder.stdout.readline() for _ in range(2)] == [b"kept\n", b"held\n"]
     with pytest.warns(RuntimeWarning, match="another process has been merging for 0.1 s"):
-        assert cache.finalize(seconds=0.1) is None
+        assert cache.finalize(wait=0.1) is None
     holder.kill()
     holder.wait()
     assert cache.finalize() == MergeReport(inserted=2)
@@ -409,21 +409,8 @@ def test_a_full_disk_leaves_the_run_as_it_is(tmp_path: Path, monkeypatch: pytest
     cache = created(tmp_path)
     keep(cache, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(response_merge, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patched.setattr(merging, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.warns(RuntimeWarning, match="No space left"):
             assert cache.finalize() is None
     all_served(tmp_path, 2)
     assert cache.finalize() == MergeReport(inserted=2)
-
-
-def test_a_damaged_mark_is_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMMS_CACHE_RUN_ID", "x")
-    with created(tmp_path) as cache:
-        keep(cache, 2)
-        cache.finalize()
-    for text in ("", "[]", "{", "\x00"):
-        (folder(tmp_path) / "runs" / "x" / ".merged").write_text(text)
-        all_served(tmp_path, 2)
-        assert created(tmp_path).finalize() == MergeReport(duplicates=2)
-    with created(tmp_path) as cache:
-        assert cache.lookup(generation(0)) is not None

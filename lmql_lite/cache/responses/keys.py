@@ -13,8 +13,7 @@ from types import MethodType
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
-from lmql_lite.cache.responses.canonical import canonical, compact, digest
-from lmql_lite.cache.responses.media_content import Unkeyable
+from lmql_lite.cache.responses.canonical import Unkeyable, canonical, compact, digest
 from lmql_lite.cache.responses.request import (
     LOGLIKELIHOOD,
     UNNAMED,

@@ -1,4 +1,4 @@
-"""Policy of a response cache: reading and writing, expiry, size, and errors."""
+"""Policy of a response cache: reading and writing, expiry, and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class CachePolicy:
 
     `mode`: `rw` reads and writes, `ro` only reads, `refresh` asks again and replaces, `off` does nothing.
     `expiry`: age from which an answer is asked for again, in seconds or as `"7D"`, `"12h"`, `"30m"`.
-    `max_bytes`: size of the log at which its oldest lines are dropped.
     `on_error`: `warn` or `raise` a CacheError if an answer cannot be kept.
     `default_temperature`: temperature of the model for requests that name none. None is 1 for a model that a server
     runs (`openai/...`, or an argument `base_url`), as its API would do, and 0 for others.
@@ -31,7 +30,6 @@ class CachePolicy:
 
     mode: Literal["rw", "ro", "refresh", "off"] = "rw"
     expiry: float | str | None = None
-    max_bytes: int | None = None
     on_error: Literal["warn", "raise"] = "warn"
     default_temperature: float | None = None
     minus_infinity: bool = False
@@ -43,8 +41,6 @@ class CachePolicy:
             )
         if self.on_error not in ("warn", "raise"):
             raise InputError(f"on_error={self.on_error!r} is unknown", hint="write warn or raise")
-        if self.max_bytes is not None and self.max_bytes < 4096:
-            raise InputError(f"max_bytes={self.max_bytes} is too small for a cache", hint="write 4096 or more")
         _ = self.seconds
 
     @property

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
+from lmql_lite.cache.responses.canonical import compact
+from lmql_lite.cache.responses.request import rejection
+from lmql_lite.cache.responses.values import decoded
 from lmql_lite.errors import CacheError
-from lmql_lite.store.database import is_on_network
+from lmql_lite.store.log import RESPONSE, SCHEMA
 
 KEYS_PER_QUERY = 256
 CACHE_KIB = 16 * 1024
@@ -20,6 +23,8 @@ CHECKPOINT_PAGES = 4000
 APPLICATION = int.from_bytes(b"lmql")
 """Application id in the header of an index, by which its file is recognised even if the rest is damaged."""
 
+_COLUMNS = ("cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at",
+            "checksum", "model_hash")  # fmt: skip
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS responses (
@@ -33,23 +38,15 @@ _ADD = (
     "response = excluded.response, created_at = excluded.created_at, checksum = excluded.checksum "
     "WHERE ?11 AND excluded.created_at > responses.created_at"
 )
-_MIGRATE = f"""
-BEGIN;
-ALTER TABLE responses RENAME TO older;
-DROP INDEX IF EXISTS by_document;
-{_TABLES}
-INSERT INTO responses SELECT older.*, (SELECT value FROM meta WHERE key = 'model_fingerprint_hash') FROM older;
-DROP TABLE older;
-DELETE FROM meta WHERE key LIKE 'log:%';
-COMMIT;
-"""
-"""From the table of one model, whose logs were read for that model only, to the table of all models."""
 _FIND = "SELECT cache_key, response, created_at, checksum FROM responses WHERE model_hash = ? AND cache_key"
-_FIND_ONE = f"{_FIND} = ?"
 
 
 class IndexDamaged(Exception):
     """The index cannot be used, and must be rebuilt from the logs."""
+
+
+class IndexStale(IndexDamaged):
+    """The index has answers of a log that was replaced."""
 
 
 class IndexForeign(Exception):
@@ -72,6 +69,22 @@ class Row(NamedTuple):
     replaces: bool
 
 
+def row_of(record: dict[str, Any], model_hash: str) -> Row | None:
+    """The row of a record; None unless it is a servable answer of the model."""
+    if record.get("kind") != RESPONSE or record.get("model_hash") != model_hash or not record.get("deterministic"):
+        return None
+    try:
+        row = Row(record["cache_key"], record["request_type"], record["task_name"], compact(record["doc_id"]),
+                  record["idx"], record["gen_kwargs"], record["response"], float(record["created_at"]),
+                  checksum(record["cache_key"], record["response"]), model_hash,
+                  bool(record.get("replaces")))  # fmt: skip
+        if not row.cache_key or "rejected" in record:
+            return None
+        return row if rejection(row.request_type, decoded(row.response), minus_infinity=True) is None else None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
 def checksum(key: str, response: str) -> int:
     """Checksum of a row, since SQLite does not detect a flipped bit in a text."""
     return crc32((key + response).encode())
@@ -85,14 +98,14 @@ class ResponseIndex:
     sqlite3.OperationalError for a file that cannot be written.
     """
 
-    def __init__(self, path: Path | None, fingerprint: str, model_hash: str, schema: int) -> None:
+    def __init__(self, path: Path | None, fingerprint: str, model_hash: str) -> None:
         self.path, self._model_hash = path, model_hash
         if path is not None and is_foreign(path):
             raise IndexForeign(f"{path} is not an index of a response cache")
         try:
             self._database = sqlite3.connect(path or ":memory:", timeout=30, check_same_thread=False)
             try:
-                self._open(fingerprint, model_hash, schema)
+                self._open(fingerprint, model_hash)
             except BaseException:
                 self._database.close()
                 raise
@@ -102,14 +115,17 @@ class ResponseIndex:
             raise IndexDamaged(str(error)) from error
         self._file = os.stat(path) if path is not None else None
 
-    def _open(self, fingerprint: str, model_hash: str, schema: int) -> None:
-        found = None
-        if self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            found = dict(self._database.execute("SELECT key, value FROM meta WHERE key NOT LIKE 'log:%'"))
+    def _open(self, fingerprint: str, model_hash: str) -> None:
+        tables = {row[0] for row in self._database.execute("SELECT name FROM sqlite_master")}
+        if tables and "meta" not in tables:
+            raise IndexDamaged("it has another schema")
+        if tables:
+            found = dict(self._database.execute("SELECT key, value FROM meta WHERE key = 'schema_version'"))
             version = found.get("schema_version", "")
-            if version.isdecimal() and int(version) > schema:
+            if version.isdecimal() and int(version) > SCHEMA:
                 raise CacheError(f"{self.path} was written by a newer version of lmql_lite", hint="update lmql_lite")
-            if version != str(schema):
+            columns = tuple(row[1] for row in self._database.execute("PRAGMA table_info(responses)"))
+            if version != str(SCHEMA) or columns != _COLUMNS:
                 raise IndexDamaged("it has another schema")
         self._database.execute(f"PRAGMA application_id={APPLICATION}")  # before WAL, so that the file itself has it
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -117,17 +133,12 @@ class ResponseIndex:
             self._database.execute(f"PRAGMA {setting}")
         if self.path is not None:
             os.chmod(self.path, 0o600)
-        if found is not None:
-            columns = [row[1] for row in self._database.execute("PRAGMA table_info(responses)")]
-            if columns[8:] == ["checksum"]:
-                self._database.executescript(_MIGRATE)
-            elif columns[8:] != ["checksum", "model_hash"]:
-                raise IndexDamaged("its table has other columns")
-            return
-        with self._database:
-            self._database.executescript(_TABLES)
-            meta = {"model_fingerprint": fingerprint, "model_fingerprint_hash": model_hash, "schema_version": schema}
-            self._database.executemany("INSERT INTO meta VALUES (?, ?)", [(k, str(v)) for k, v in meta.items()])
+        if not tables:
+            with self._database:
+                self._database.executescript(_TABLES)
+                meta = {"model_fingerprint": fingerprint, "model_fingerprint_hash": model_hash,
+                        "schema_version": str(SCHEMA)}  # fmt: skip
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 
     def find(self, keys: Sequence[str]) -> dict[str, tuple[str, float]]:
         """Answer as JSON text and its time, by key."""
@@ -135,9 +146,9 @@ class ResponseIndex:
         try:
             for start in range(0, len(keys), KEYS_PER_QUERY):
                 some = keys[start : start + KEYS_PER_QUERY]
-                query = _FIND_ONE if len(some) == 1 else f"{_FIND} IN ({','.join('?' * len(some))})"
+                query = f"{_FIND} IN ({','.join('?' * len(some))})"
                 for key, response, created_at, expected in self._database.execute(query, [self._model_hash, *some]):
-                    if crc32((key + response).encode()) != expected:
+                    if checksum(key, response) != expected:
                         raise IndexDamaged(f"the row of {key} is damaged")
                     found[key] = response, created_at
         except (sqlite3.Error, TypeError, UnicodeError) as error:
@@ -179,7 +190,7 @@ class ResponseIndex:
 
 
 def is_foreign(path: Path) -> bool:
-    """True for anything but an index, an empty file, or a name that is free. Nothing is written beside the file."""
+    """True for anything but an index, an empty file, or a name that is free."""
     try:
         with open(path, "rb") as file:
             head = file.read(100)
@@ -187,16 +198,7 @@ def is_foreign(path: Path) -> bool:
         return False
     except OSError:
         return True
-    if not head or head[68:72] == APPLICATION.to_bytes(4):
-        return False
-    if not head.startswith(b"SQLite format 3\0"):
-        return True
-    try:  # an index of an older version, without the id
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            columns = [row[1] for row in database.execute("PRAGMA table_info(responses)")]
-            return "checksum" not in columns or not database.execute("SELECT 1 FROM meta").fetchone()
-    except sqlite3.Error:
-        return True
+    return bool(head) and head[68:72] != APPLICATION.to_bytes(4)
 
 
 def copy_index(source: Path, target: Path) -> None:
@@ -220,16 +222,3 @@ def remove_index(index: Path) -> None:
         for companion in ("", "-wal", "-shm"):
             with suppress(OSError):
                 index.with_name(index.name + companion).unlink()
-
-
-def index_place(folder: Path) -> Path | None:
-    """Folder for the index of logs in `folder`: the same folder if SQLite works there, else one in the local cache."""
-    if os.access(folder, os.W_OK) and not is_on_network(folder):
-        return folder
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    local = base / "lmql-lite" / "responses" / f"{crc32(os.fsencode(os.path.realpath(folder))):08x}-{folder.name}"
-    try:
-        local.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return None
-    return local if os.access(local, os.W_OK) and not is_on_network(local) else None
