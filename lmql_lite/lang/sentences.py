@@ -192,7 +192,7 @@ def statement_mistake(message: str, lines: Sequence[LogicalLine], at: int) -> Mi
         if found := next(tries, None):
             sentence = "this 'try' has neither 'except' nor 'finally'"
             return Mistake(found.start, found.lexemes[0].end, sentence, "write what happens after an exception")
-    if "invalid syntax" not in message and "expected ':'" not in message and "Did you mean to use" not in message:
+    if not any(part in message for part in ("invalid syntax", "expected ':'", "Did you mean to use", "block follows")):
         return None
     around = next((each for each in reversed(lines) if each.columns < line.columns), None)
     if around and is_word(around.lexemes, 0, "match") and is_compound(around.lexemes) and at == first.start:

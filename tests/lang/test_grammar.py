@@ -136,6 +136,7 @@ def test_a_row_of_errors_is_an_error_and_has_no_row_above(row):
 
 
 def test_a_compile_alone_loads_the_parser_generator_and_nothing_beside_it():
+    pytest.importorskip("interegular")
     program = """
 import sys, lmql_lite, lmql_lite.api, lmql_lite.decorators
 assert "lark" not in sys.modules
