@@ -20,14 +20,14 @@ TAB_COLUMNS = 8
 
 LEXEME = re.compile(
     r"""
-      (?P<space>(?:[ \t\f]|\\\r?\n)+)
-    | (?P<comment>\#[^\r\n]*)
+    (?> (?:[ \t\f]|\\\r?\n)* ) (?:
+      (?P<nothing>\#[^\r\n]*|\Z)
     | (?P<newline>\r?\n)
     | (?P<string>(?i:br|rb|fr|rf|[rbuf])?(?:\"\"\"|'''|"|'))
     | (?P<number>\.?\d(?:[eE][+-]\d|[\w.])*)
     | (?P<name>[^\W\d]\w*)
     | (?P<op>:=|->|\.\.\.|(?:\*\*|//|>>|<<|[-+*/%@&|^<>=!])=|\*\*|//|>>|<<|.)
-    """,
+    )""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -156,9 +156,10 @@ class Scanner:
         while position < size:
             match = match_at(text, position)
             assert match is not None
-            kind, start, position = str(match.lastgroup), position, match.end()
-            if kind in ("space", "comment"):
+            kind, position = str(match.lastgroup), match.end()
+            if kind == "nothing":
                 continue
+            start = match.start(kind)
             if kind == "newline":
                 if not openers:
                     break

@@ -274,12 +274,13 @@ def _odd_escapes(code: str) -> list[int]:
     """Places of the backslashes in strings that begin no escape."""
     found: list[int] = []
     at = 0
-    while match := LEXEME.match(code, at):
-        start, at = at, match.end()
-        if match.lastgroup == "string":
+    while at < len(code) and (match := LEXEME.match(code, at)):
+        at = match.end()
+        if opening := match["string"]:
+            start = match.start("string")
             at = string_end(code, start) or at
-            if "r" not in match.group().lower():
-                escapes = ESCAPES - set("NuU") if "b" in match.group().lower() else ESCAPES
+            if "r" not in opening.lower():
+                escapes = ESCAPES - set("NuU") if "b" in opening.lower() else ESCAPES
                 found += [each.start() for each in ESCAPE.finditer(code, start, at) if each[1][0] not in escapes]
     return found
 
