@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -233,9 +232,9 @@ def _refuse_json(clause: nodes.Expression, hole: str, spec: JsonType) -> None:
 def _refuse_contradiction(hole: str, conditions: Sequence[Condition]) -> None:
     """Raises ConstraintError with a minimal set of clauses that contradict each other, where that is visible without
     an automaton. Other contradictions are found when the hole opens."""
-    guilty = _conflict(conditions)
-    if not guilty:
+    if not _are_impossible(conditions):
         return
+    guilty = conflict(conditions, _are_impossible)
     *others, last = (f"`{each.span.source}`" for each in guilty)
     reason = f"{', '.join(others)} and {last} cannot hold together" if others else f"no text satisfies {last}"
     hint = "remove one of them, or combine them with `or`" if others else "look at its bounds, its spaces and its case"
@@ -244,22 +243,6 @@ def _refuse_contradiction(hole: str, conditions: Sequence[Condition]) -> None:
     if guilty[-1].term == Choice(()):
         hint = "the list of options is empty"
     raise ConstraintError(f"nothing can fill [{hole}]: {reason}", span=guilty[-1].span, hint=hint)
-
-
-def _conflict(conditions: Sequence[Condition]) -> list[Condition]:
-    """A minimal set of conditions that cannot hold together; empty if all may hold."""
-    lowest, highest = -math.inf, math.inf
-    for at, after in enumerate(conditions):
-        lowest, highest = max(lowest, after.reach[0]), min(highest, after.reach[1])
-        if lowest > highest:
-            apart = (each for each in conditions[:at] if not _meet(each, after))
-            return [*((next(apart, after),) if _meet(after, after) else ()), after]
-    return conflict(conditions, _are_impossible) if _are_impossible(conditions) else []
-
-
-def _meet(one: Condition, other: Condition) -> bool:
-    """True if a number may meet both."""
-    return max(one.reach[0], other.reach[0]) <= min(one.reach[1], other.reach[1])
 
 
 def _are_impossible(conditions: Iterable[Condition]) -> bool:

@@ -25,19 +25,8 @@ INSTEAD = {
     **dict.fromkeys(("contains", "includes", "has"), '".." in {}'),
     **dict.fromkeys(("len", "length", "size"), "len({}) < 80"),
     **dict.fromkeys(("matches", "match", "test"), 'REGEX({}, r"..")'),
-    "equals": '{} == ".."',
-    "trim": "{}.strip()",
-    "tolowercase": "{}.lower()",
-    "touppercase": "{}.upper()",
-    "words": "len(WORDS({})) < 20",
 }
 """Methods of other languages, and the condition of this language for each."""
-ASKED = {
-    "INT": "write int({}) < 3",
-    "FLOAT": "write float({}) < 1.5",
-    "DATE": "write [{}: date] in the prompt, and date(2026, 1, 31) < {}",
-}
-"""Comparisons to write instead of comparing a function that is true or false."""
 
 
 def refuse_mistakes(clause: nodes.Expression, hole: str) -> None:
@@ -95,9 +84,7 @@ def _of_comparison(
         match side:
             case ast.Call(ast.Name(name)) if name in EXAMPLES and reads(side, hole):
                 alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
-                is_truth = any(isinstance(each, ast.Constant) and isinstance(each.value, bool) for each in sides)
-                hint = alone if is_truth else ASKED.get(name, alone).replace("{}", hole)
-                return f"{name}({hole}) is true or false and cannot be compared", hint
+                return f"{name}({hole}) is true or false and cannot be compared", alone
     for left, operator, right in zip(sides, operators, sides[1:], strict=False):
         if isinstance(operator, ast.Is | ast.IsNot) and reads(left, hole) and _kind(right, hole):
             symbol = "==" if isinstance(operator, ast.Is) else "!="

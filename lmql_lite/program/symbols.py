@@ -126,10 +126,6 @@ class Symbol:
         """True if the term says all that the comparison says. Otherwise Python judges the value as well."""
         return True
 
-    def reach(self, relation: str, value: Any) -> tuple[float, float]:
-        """Least and greatest number of the hole for which the comparison may be true."""
-        return -math.inf, math.inf
-
     def attribute(self, name: str) -> Symbol:
         raise Unguided
 
@@ -183,10 +179,6 @@ class TextSymbol(Symbol):
             if self.kind == "float":
                 return False
         return not (self.case and relation in POSITIVE)  # some spellings, such as ß for SS, are left out
-
-    def reach(self, relation: str, value: Any) -> tuple[float, float]:
-        as_number = self.typed or (NumberSymbol(self.kind) if self.kind and relation in ORDER else None)
-        return as_number.reach(relation, value) if as_number else (-math.inf, math.inf)
 
     def _make(self, relation: str) -> Make:
         match relation:
@@ -536,16 +528,6 @@ class NumberSymbol(Symbol):
 
     def is_exact(self, relation: str) -> bool:
         return self.kind == "int"
-
-    def reach(self, relation: str, value: Any) -> tuple[float, float]:
-        if relation not in (*ORDER, "=="):
-            return -math.inf, math.inf
-        bound = self._bound(value)
-        if self.kind == "float":
-            low = bound if relation in (">", ">=", "==") else -math.inf
-            return low, bound if relation in ("<", "<=", "==") else math.inf
-        least, most = _bounds(relation, bound)
-        return -math.inf if least is None else least, math.inf if most is None else most
 
     def _compared(self, relation: str, value: Any) -> Term:
         bound = self._bound(value)

@@ -10,7 +10,6 @@ import ast
 import builtins
 import copy
 import datetime
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -101,6 +100,8 @@ CALLED = frozenset(
 `sorted(rows)` may exhaust an iterator."""
 MAX_POSITIONS = 16
 """Most items of a list in each of which an item is looked for, or before one that a condition is about."""
+IN_JSON = 'put it into the type, such as Field(gt=30, max_length=16, pattern="^[A-Z]"), or raise max_backtracks'
+"""Hint of the error if Python judged JSON values, and none of them met the clause."""
 NO_VALUE = object()
 FINAL = "#final"
 """Name of the flag that is true when the text that Python judges is complete."""
@@ -195,9 +196,8 @@ class JudgingCode(NamedTuple):
 class Condition:
     """A clause, read for the type of its hole: its term guides, and Python judges if there is a `judgement`.
 
-    `term` allows every text that may meet the clause. If the clause `is_known`, it is the same in every run. `reach`
-    are the least and the greatest number of the hole that may meet it. `remedy` is the hint of the error if no value
-    does.
+    `term` allows every text that may meet the clause. If the clause `is_known`, it is the same in every run. `remedy`
+    is the hint of the error if no value does.
     """
 
     clause: Clause
@@ -208,7 +208,6 @@ class Condition:
     """Parts of the clause that are left to Python."""
     term: Term
     is_known: bool
-    reach: tuple[float, float] = (-math.inf, math.inf)
     judgement: JudgingCode | None = None
     remedy: str = "raise max_backtracks, or write the condition without Python, so that it guides the model"
 
@@ -238,10 +237,9 @@ def read(clause: Clause, hole: str, root: Symbol) -> Condition:
     term = reading.term(expression.tree.body)
     codes = () if reading.is_known else tuple(reading.codes.items())
     skipped = frozenset(reading.skipped)
-    found = Condition(clause, hole, root, codes, skipped, term, reading.is_known, reading.reach)
+    found = Condition(clause, hole, root, codes, skipped, term, reading.is_known)
     if isinstance(root, PlaceSymbol):
-        found = replace(found, remedy=remedy(expression, hole))
-        return replace(found, judgement=judging(expression.tree.body, expression.span, hole))
+        return replace(found, judgement=judging(expression.tree.body, expression.span, hole), remedy=IN_JSON)
     if not reading.leaves_to_python:
         return found
     part = expression.tree.body
@@ -547,11 +545,8 @@ class CompileTimeReading(ClauseReading):
         self.skipped: list[ast.expr] = []
         self.is_known = True
         """True if the term is the same in every run."""
-        self.reach = (-math.inf, math.inf)
         self._last: ast.expr | None = None
         """The last value that was evaluated: an error is about it."""
-        self._is_certain = True
-        """True where every value of the hole has to meet the current part."""
 
     def _written(self, node: ast.expr) -> Any:
         self._last = node
@@ -579,23 +574,16 @@ class CompileTimeReading(ClauseReading):
         return self._given(node)
 
     def term(self, node: ast.expr, holds: bool = True) -> Term:
-        around = self._is_certain
         match node:
             case ast.UnaryOp(ast.Not(), operand):
                 for name, place in self._stops(operand):
                     sentence = f"{name} cannot be negated: a stop says where a value ends, not what it is"
                     raise QueryError(sentence, span=place, hint=f'to forbid a phrase write `not ".." in {self.hole}`')
-            case ast.BoolOp(operator):
-                self._is_certain = around and isinstance(operator, ast.And) is holds
-            case ast.Compare(_, [_, _, *_]):
-                self._is_certain = around and holds
             case ast.Compare(ast.Call(ast.Name("type"), [ast.Name(self.hole)], []), _, [kind]):
                 hint = f"write [{self.hole}: {ast.unparse(kind)}] in the prompt"
                 sentence = "the type of a hole is written inside its brackets"
                 raise QueryError(sentence, span=self.place(node), hint=hint)
-        found = super().term(node, holds)
-        self._is_certain = around
-        return found
+        return super().term(node, holds)
 
     def atom(self, node: ast.expr, holds: bool) -> Term:
         is_known = self.is_known
@@ -615,11 +603,7 @@ class CompileTimeReading(ClauseReading):
         path = symbol.path if isinstance(symbol, PlaceSymbol) else ()
         if value is UNKNOWN or any(each is UNKNOWN for step in path for each in step):
             return Constant(True)
-        term = make(value)
-        if self._is_certain:
-            low, high = symbol.reach(relation, value)
-            self.reach = max(self.reach[0], low), min(self.reach[1], high)
-        return term
+        return make(value)
 
     # Refusals --------------------------------------------------------------------------------------------------------
 
@@ -823,36 +807,3 @@ def judging(node: ast.expr, span: Span, hole: str) -> JudgingCode:
                 told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
                 return JudgingCode(code, FinalCall(compiled(told, span), compiled(function, span), len(arguments)))
     return JudgingCode(code)
-
-
-def remedy(clause: nodes.Expression, hole: str) -> str:
-    """The hint of the error if Python judged JSON values, and none of them met the clause."""
-    pattern = 'put the pattern into the type, such as Field(pattern="^[A-Z]")'
-    for node in ast.walk(clause.tree):
-        match node:
-            case ast.Compare(one, _, others) if sum(_is_place(each, hole) for each in (one, *others)) > 1:
-                return (
-                    "fill each place in a hole of its own, as in [A: int] [B: int] where A < B; or raise max_backtracks"
-                )
-            case ast.Compare(_, [ast.In()], [among]) if _is_place(among, hole):
-                bound = f"Field(max_length={MAX_POSITIONS})"
-                return f"bound the list in the type, such as {bound}, so that `in` guides; or raise max_backtracks"
-            case ast.Call(ast.Name("any"), [ast.GeneratorExp()]):
-                bound = f"Field(max_length={MAX_POSITIONS})"
-                return f"bound the list in the type, such as {bound}, so that `any` guides; or raise max_backtracks"
-            case ast.Call(ast.Name("len"), [place], []) if _is_place(place, hole):
-                bounds = "Field(min_length=2, max_length=2)"
-                return f"put the bound into the type, such as {bounds}; or raise max_backtracks"
-            case ast.Call(ast.Attribute(_, "startswith" | "endswith" | "match" | "fullmatch" | "search")):
-                return f"{pattern}; or raise max_backtracks"
-            case ast.Compare(one, _, others) if any(_is_place(each, hole) for each in (one, *others)):
-                bounds = "Field(gt=30), or Literal[..] for listed values"
-                return f"put the bound into the type, such as {bounds}; or raise max_backtracks"
-    other = f"compare single places, which guides, as in {hole}.age > 30 and {hole}.kind in [..]"
-    return f"{other}; or raise max_backtracks"
-
-
-def _is_place(node: ast.expr, hole: str) -> bool:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id == hole

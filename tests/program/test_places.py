@@ -420,25 +420,21 @@ class Doubled32(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "where", "wanted", "hint", "mended"),
+    ("annotation", "where", "wanted", "mended"),
     [
-        (list[str], "'a' in X", '["b", "c", "d"]', "Field(max_length=16)", Annotated[list[str], Field(max_length=3)]),
-        (Doubled, "X.age == 92", '{"age": 311111}', "Field(gt=30)", Doubled32),
-        (Trimmed, "len(X.name) == 40", '{"name": "abc"}', "Field(min_length=2", Long),
-        (Trimmed, "X.name.startswith('ABBA')", '{"name": "abc"}', "Field(pattern=", Shouted),
-        (dict[str, int], "0 > X['b'] > X['a'] > X['b']", '{"b": 1, "a": 3}', "[A: int] [B: int] where A < B", None),
-        (P, "X.age == len(X.name) * 77", '{"name": "a", "age": 1}', "Field(gt=30)", None),
-        (dict[str, int], "sorted(X) == ['q', 'r']", '{"q": 1}', "X.age > 30", None),
+        (list[str], "'a' in X", '["b", "c", "d"]', Annotated[list[str], Field(max_length=3)]),
+        (Doubled, "X.age == 92", '{"age": 311111}', Doubled32),
+        (Trimmed, "len(X.name) == 40", '{"name": "abc"}', Long),
+        (Trimmed, "X.name.startswith('ABBA')", '{"name": "abc"}', Shouted),
     ],
 )
 def test_a_condition_that_only_python_judges_ends_with_a_remedy_that_works(
-    annotation: Any, where: str, wanted: str, hint: str, mended: Any
+    annotation: Any, where: str, wanted: str, mended: Any
 ) -> None:
     with pytest.raises(lq.ConstraintError) as caught:
         filled(annotation, where, wanted, max_tokens=60)
-    assert hint in (caught.value.hint or "")
-    if mended is not None:
-        assert filled(mended, where, wanted, max_tokens=60).variables["X"]
+    assert "put it into the type" in (caught.value.hint or "")
+    assert filled(mended, where, wanted, max_tokens=60).variables["X"]
 
 
 @pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
