@@ -21,6 +21,7 @@ class RunView {
     this.parts = {
       output: make("div", { class: "output", role: "log", "aria-live": "off", "aria-label": "text of the run" }),
       result: make("div", { class: "result" }),
+      holes: make("div", { class: "holes" }),
       trie: make("div", { class: "trie" }),
       list: make("table"),
       card: make("aside", { class: "card", role: "region", "aria-label": "token", hidden: true }),
@@ -39,7 +40,7 @@ class RunView {
       this._player.wake();
     } });
     this._panels = [
-      make("div", { role: "tabpanel", "aria-label": "Output", tabindex: "0" }, parts.output, parts.result),
+      make("div", { role: "tabpanel", "aria-label": "Output", tabindex: "0" }, parts.result, parts.output, parts.holes),
       make("div", { role: "tabpanel", "aria-label": "Tree" },
         make("div", { class: "bar" }, make("label", {}, ghosts, " alternatives"), make("label", {}, asList, " as a list"), make("span", { class: "row" }, outward, fit, inward)),
         parts.trie, listBox),
@@ -50,7 +51,7 @@ class RunView {
     this._card = new Card(parts.card, null);
     const choose = (token, run) => this._card.show(token, this._player.scene, { run });
     this._output = new OutputView(parts.output, (token) => choose(token, null));
-    this._result = new ResultView(parts.result, onPlace);
+    this._result = new ResultView(parts.result, parts.holes, onPlace);
     this._ledger = new LedgerView(parts.ledger);
     this._trie = new TrieView({ root: parts.trie, list: parts.list, scope: null, ghosts, buttons: { inward, outward, fit }, onChoose: choose });
     this._branches = new Branches({ select: parts.select, label, onChoose: () => this._player.wake() });

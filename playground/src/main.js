@@ -213,12 +213,14 @@ class Page {
   introduce(about) {
     const [first] = about.models;
     byId("option-model").replaceChildren(...about.models.map(({ id }) => make("option", { value: id }, id)));
-    byId("model").textContent = first ? `${first.id}${first.demo ? " (a demo: small, and often wrong)" : ""}` : "";
-    byId("model").title = `${byId("model").textContent}; cache: ${about.cache.name}`;
+    const name = (model) => {
+      byId("model").textContent = model?.id ?? "";
+      byId("model").title = `${model?.id}${model?.demo ? " (a demo: small, and often wrong)" : ""}; cache: ${about.cache.name}`;
+    };
+    name(first);
     this.cases.models = about.models.map(({ id }) => id);
     byId("option-model").addEventListener("change", (event) => {
-      const model = about.models.find(({ id }) => id === event.target.value);
-      byId("model").textContent = `${model.id}${model.demo ? " (a demo: small, and often wrong)" : ""}`;
+      name(about.models.find(({ id }) => id === event.target.value));
     });
     this.options.show(about.options);
     this.options.saved = remembered().options ?? {};

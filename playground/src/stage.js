@@ -28,7 +28,7 @@ export class Stage {
     this._told = 0;
     this._branches = new Branches({ select: byId("hypothesis"), label: byId("hypothesis-label"), onChoose: () => this.player.wake() });
     this._output = new OutputView(byId("output"), (token, anchor) => this._card(token, null, anchor));
-    this._result = new ResultView(byId("result"), onPlace);
+    this._result = new ResultView(byId("result"), byId("holes"), onPlace);
     this._tokens = new TokensView(byId("tokens"), (token, anchor) => this._card(token, null, anchor));
     this._trie = new TrieView({
       root: byId("trie"),

@@ -29,6 +29,9 @@ DRIVER_FAILURE = r"^(Error|TargetClosedError|TimeoutError): "
 PLAYGROUND = ROOT / "playground"
 SOURCES = ("index.html", "*.css", "*.mjs", "package-lock.json", "src/**/*.js")
 
+MAIN = ("output", "trie", "runs")
+"""Views that have a tab; the others are options of a menu."""
+
 EDITOR = "#query [contenteditable], #query textarea"
 PASTE = """(editor, text) => {
     if (editor.matches("textarea")) {
@@ -147,8 +150,14 @@ class Tab:
         self.settle()
 
     def show(self, view: str) -> None:
-        self.page.click(f"#tab-{view}")
+        self.choose(view)
         self.settle()
+
+    def choose(self, view: str) -> None:
+        if view in MAIN:
+            self.page.click(f"#tab-{view}")
+        else:
+            self.page.select_option("#more", view)
 
     def settle(self) -> None:
         """Until everything that is in view is drawn."""

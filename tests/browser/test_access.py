@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import PLAYGROUND, Open, Tab
 from tests.browser.test_page import PACKING, PICKY
 
-TABS = ("output", "trie", "tokens", "constraints", "plan", "log")
+VIEWS = ("output", "trie", "runs", "tokens", "constraints", "plan", "log")
 DIALOGS = ("examples", "share", "help")
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -46,11 +46,17 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     assert "run prompt" in focused()
     keyboard.press("Escape")
     assert page.is_hidden("#card")
-    keyboard.press("Alt+3")
-    assert focused() == "tab-tokens"
     keyboard.press("ArrowRight")
-    assert focused() == "tab-constraints"
+    keyboard.press("Alt+1")
     keyboard.press("ArrowLeft")
+    assert focused() == "tab-runs" and page.is_visible("#panel-runs")
+    keyboard.press("Tab")
+    assert focused() == "more"
+    keyboard.press("ArrowDown")
+    assert page.is_visible("#panel-tokens")
+    keyboard.press("Alt+5")
+    assert focused() == "more" and page.is_visible("#panel-constraints")
+    keyboard.press("Alt+4")
     tab.settle()
     keyboard.press("Tab")
     keyboard.press("Tab")
@@ -111,7 +117,7 @@ def test_axe_finds_nothing_serious(open_tab: Open, scheme: str) -> None:
         told = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in serious]
         assert told == [], where
 
-    for view in TABS:
+    for view in VIEWS:
         tab.show(view)
         if view == "tokens":
             tab.page.locator("#tokens .token").first.click()
@@ -169,7 +175,7 @@ def test_forced_colours_leave_six_kinds_that_differ(open_tab: Open) -> None:
 def test_a_narrow_page_has_no_side_scroll(open_tab: Open, width: int, scale: int) -> None:
     tab = open_tab(viewport={"width": width, "height": 640}, device_scale_factor=scale)
     tab.run(PICKY)
-    for view in TABS:
+    for view in VIEWS:
         tab.show(view)
         assert tab.page.evaluate(WIDER) == 0, view
         hidden = tab.page.evaluate(

@@ -85,7 +85,7 @@ def test_hostile_text_stays_text_in_every_view(tab: Tab, tmp_path: Path) -> None
         assert "<img" in shown or "</script>" in shown, view
         assert "⟨U+202E⟩" in shown or view == "trie", view
     tab.show("output")
-    assert "⟨U+202E⟩" in tab.page.inner_text("#result") and "⟨U+001B⟩" in tab.page.inner_text("#result")
+    assert "⟨U+202E⟩" in tab.page.inner_text("#holes") and "⟨U+001B⟩" in tab.page.inner_text("#holes")
     tab.show("trie")
     tab.page.locator("#trie .run").last.click()
     harmless(tab, "card of the tree")

@@ -55,7 +55,7 @@ def test_a_first_run_fills_the_output(server: Server, open_tab: Open) -> None:
     tab.wait("done")
     assert tab.text() == (ROOT / "examples" / "expected" / "01_packing_list.txt").read_text("utf-8")
     assert tab.page.locator("#output .hole").first.text_content() == "THING stop Swimsuit \n"
-    assert tab.page.locator("#result table tbody td").first.inner_text().strip() == "Umbrella"
+    assert tab.page.locator("#holes table tbody td").first.inner_text().strip() == "Umbrella"
 
 
 def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> None:
@@ -64,6 +64,9 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
     assert (tab.count("tokens_from_model"), tab.count("tokens_from_cache")) == ("13", "0")
     tab.run()
     assert (tab.count("tokens_from_model"), tab.count("tokens_from_cache")) == ("0", "13")
+    assert tab.page.inner_text("#hero strong") == "13 tokens: 13 from the cache, the model was not called"
+    assert tab.page.is_hidden("#saved")
+    tab.page.click("#ledger summary >> nth=0")
     assert tab.page.inner_text("#saved") == "saved 13 of 13 tokens (100 %)"
     tab.show("trie")
     kinds = tab.page.locator("#trie .edge:not(.ghost)").evaluate_all("edges => edges.map(edge => edge.classList[1])")
@@ -142,7 +145,7 @@ def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) ->
     tab.run(BEAMS)
     shown = tab.page.locator("#hypothesis option:checked").inner_text()
     assert "the result" in shown
-    values = tab.page.locator("#result tbody tr").all_inner_texts()
+    values = tab.page.locator("#holes tbody tr").all_inner_texts()
     answer = next(row.split("\t")[1].strip() for row in values if row.startswith("A"))
     assert f"A: {answer}" in tab.text()
     given_up = [each for each in tab.page.locator("#hypothesis option").all_inner_texts() if "given up" in each]

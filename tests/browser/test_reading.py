@@ -68,7 +68,7 @@ def test_a_plan_needs_no_inputs_and_cases_neither(tab: Tab) -> None:
 
 def test_a_hole_that_is_complete_is_not_called_forced(tab: Tab) -> None:
     tab.run('"Pick:[KIND]" where KIND in [" red", " green"]\n')
-    row = tab.page.locator("#result tbody tr").inner_text().split("\t")
+    row = tab.page.locator("#holes tbody tr").inner_text().split("\t")
     assert row[-1].strip() == "complete"
     shown = tab.page.inner_text("#panel-output")
     assert "forced" not in shown and "complete" in shown
@@ -170,3 +170,32 @@ def test_the_tree_is_called_so_everywhere(tab: Tab) -> None:
     tab.page.click("#help")
     shown = tab.page.inner_text("#help-dialog")
     assert "Tree" in shown and "trie" not in shown.lower()
+
+
+def test_the_output_reads_as_text_and_a_hole_is_named_under_the_pointer(tab: Tab) -> None:
+    tab.run('"Pick:[KIND]\\n" where KIND in [" red", " green"]\nreturn KIND\n')
+    label = tab.page.locator("#output .hole > .label")
+    clear = "(label) => getComputedStyle(label).opacity"
+    assert label.evaluate(clear) == "0"
+    tab.page.hover("#output .hole .source")
+    assert label.evaluate(clear) == "1" and label.inner_text().startswith("KIND complete")
+    places = tab.page.evaluate("['result', 'output', 'holes'].map((id) => document.getElementById(id).offsetTop)")
+    assert places == sorted(places), "the value comes first"
+
+
+def test_the_ledger_is_one_headline_with_a_bar_until_its_details_are_opened(tab: Tab) -> None:
+    tab.run('"Pick:[KIND]\\n" where KIND in [" red", " green"]\n')
+    assert tab.page.locator("#ledger p:visible").count() == 1 and "tokens of output" not in tab.page.inner_text(
+        "#ledger"
+    )
+    assert tab.page.is_hidden("#ledger table")
+    tab.page.click("#ledger details.all > summary")
+    assert "tokens of output" in tab.page.inner_text("#ledger") and tab.page.is_visible("#ledger table")
+
+
+@pytest.mark.parametrize("width", [780, 1280])
+def test_the_header_is_one_line(open_tab: Open, width: int) -> None:
+    tab = open_tab(viewport={"width": width, "height": 600})
+    tab.run(PACKING)
+    assert tab.page.evaluate("document.querySelector('header').getBoundingClientRect().height") < 60
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == width

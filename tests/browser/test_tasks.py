@@ -43,7 +43,7 @@ def what_the_second_run_saved(person: Person) -> None:
     person.tab.wait("done")
     cached = int(person.tab.count("tokens_from_cache"))
     assert cached > 0
-    person.sees("#saved", f"saved {cached} of")
+    person.sees("#hero", f"{cached} from the cache")
 
 
 def take_the_second_best_token_and_go_on(person: Person) -> None:
@@ -74,7 +74,8 @@ def see_the_whole_tree(person: Person) -> None:
 
 
 def what_a_run_would_ask(person: Person) -> None:
-    person.click("#tab-plan")
+    person.clicks += 2  # the menu, and what is chosen in it
+    person.page.select_option("#more", "plan")
     person.page.wait_for_selector("#plan :text('COLOUR')")
     person.sees("#plan", "COLOUR")
 

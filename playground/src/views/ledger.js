@@ -48,38 +48,40 @@ export class LedgerView {
       return false;
     }
     const counts = usage ?? soFar(hypothesis);
-    this._root.replaceChildren(...this._sums(counts, scene, isExample), this._table(counts, usage !== null));
+    this._root.replaceChildren(...this._headline(counts, scene, isExample), this._details(counts, scene, usage !== null));
     return false;
   }
 
-  *_sums(counts, scene, isExample) {
-    const parts = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
-    const kept = parts.reduce((sum, each) => sum + each, 0);
-    const [cache, model, draft, forced] = parts;
+  *_headline(counts, scene, isExample) {
+    const { kept, cache, model, draft, forced } = kinds(counts);
     if (kept) {
       yield make("p", { class: "hero", id: "hero" }, make("strong", {}, `${counted(kept, "token")}: ${cache} from the cache, ${asking(counts, model + draft)}`),
-        scene.ms ? make("span", { class: "hint" }, ` · ${(scene.ms / 1000).toFixed(2)} s in all`) : null);
+        scene.ms ? make("span", { class: "hint" }, ` · ${(scene.ms / 1000).toFixed(2)} s in all`) : null,
+        scene.end?.type === "done" && !cache && !isExample ? make("span", { class: "hint" }, " · Run it again: text in the cache needs no model.") : null);
       yield shares({ cache, model, draft, forced }, kept);
     }
+  }
+
+  *_sums(counts, scene) {
+    const { kept, cache, model, draft, forced } = kinds(counts);
     yield make("p", { class: "sum" }, make("strong", {}, `${counted(kept, "token")} of output`),
       ` = ${cache} cache + ${model} model + ${draft} drafted + ${forced} forced`);
     const share = kept ? cache / kept : 0;
     yield make("p", { class: "sum saved" },
       make("strong", { id: "saved" }, `saved ${cache} of ${counted(kept, "token")}${kept ? ` (${percent(share)})` : ""}`), " versus no cache ",
-      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would generate each of these ${cache} tokens.`),
-      scene.end?.type === "done" && kept && !cache && !isExample ? make("span", { class: "hint" }, " Run it again: text in the cache needs no model.") : null);
+      this._how("saved", `from the cache ÷ tokens of output = ${cache} ÷ ${kept}. Compared with the same run on an empty tree: there the model would generate each of these ${cache} tokens.`));
     const cost = scene.end?.cost;
     if (cost) yield make("p", { class: "sum" }, `cost ${cost.told ? "" : "at most "}${cost.amount.toFixed(6)}`);
     else if (counts.requests === 0 && counts.forward_passes !== null) yield make("p", { class: "sum" }, `cost: free; the model runs in this process`);
     else if (counts.requests) yield make("p", { class: "sum" }, "cost: no price known");
   }
 
-  _table(counts, isFinal) {
+  _details(counts, scene, isFinal) {
     const rows = ROWS.filter(([name]) => isFinal || counts[name] !== undefined).map(([name, says, how]) =>
       make("tr", { "data-count": name }, make("th", { scope: "row" }, says, " ", this._how(name, how)),
         make("td", { class: "number" }, counts[name] === null || counts[name] === undefined ? "not reported" : String(counts[name]))));
     return make("details", { class: "all", open: this._open.has("all"), ontoggle: (event) => this._toggled("all", event) },
-      make("summary", {}, isFinal ? "All counts" : "Counts so far"), make("table", {}, make("tbody", {}, ...rows)));
+      make("summary", {}, isFinal ? "Details" : "Details so far"), ...this._sums(counts, scene), make("table", {}, make("tbody", {}, ...rows)));
   }
 
   _how(name, text) {
@@ -91,6 +93,12 @@ export class LedgerView {
     if (event.target.open) this._open.add(name);
     else this._open.delete(name);
   }
+}
+
+/** Tokens in the text, by where they came from. */
+function kinds(counts) {
+  const [cache, model, draft, forced] = ["tokens_from_cache", "tokens_from_model", "draft_accepted", "tokens_forced"].map((name) => counts[name] ?? 0);
+  return { cache, model, draft, forced, kept: cache + model + draft + forced };
 }
 
 /** How often the model was asked; as long as that is not known, for how many tokens. */

@@ -1,12 +1,13 @@
-// How a run ended: its value, its holes, or what went wrong.
+// How a run ended: its value or what went wrong, above its text; and below the text, its holes.
 import { make, shortened, visible } from "../dom.js";
 import { ENDINGS, endingOf } from "../kinds.js";
 
 const LONGEST = 4_000; // characters of a value
 
 export class ResultView {
-  constructor(root, onPlace) {
+  constructor(root, holes, onPlace) {
     this._root = root;
+    this._holes = holes;
     this._onPlace = onPlace;
     this._end = undefined;
   }
@@ -14,13 +15,13 @@ export class ResultView {
   draw(scene) {
     if (scene.end === this._end) return;
     this._end = scene.end;
-    this._root.replaceChildren();
-    if (scene.end?.type === "done") this._root.append(...done(scene.end));
-    else if (scene.end) this._root.append(this._failed(scene.end));
+    const isDone = scene.end?.type === "done";
+    this._root.replaceChildren(...(isDone ? value(scene.end) : scene.end ? [this._failed(scene.end)] : []));
+    this._holes.replaceChildren(...(isDone ? holes(scene.end) : []));
   }
 
   _failed(line) {
-    if (line.kind === "Stopped") return make("p", { class: "stopped" }, "The run was stopped. The text so far is above.");
+    if (line.kind === "Stopped") return make("p", { class: "stopped" }, "The run was stopped. The text so far is below.");
     const place = line.span
       ? make("button", { type: "button", class: "link", onclick: () => this._onPlace(line.span) }, `line ${line.span.line}`)
       : null;
@@ -35,8 +36,12 @@ export class ResultView {
   }
 }
 
-function* done(line) {
+function* value(line) {
   if (line.value !== null) yield make("div", {}, make("h3", {}, "Value"), make("pre", { class: "value" }, shown(line.value)));
+  for (const notice of line.notices) yield make("p", { class: "notice" }, visible(notice));
+}
+
+function* holes(line) {
   const names = Object.keys(line.vars);
   if (names.length) {
     const rows = names.map((name) =>
@@ -46,7 +51,6 @@ function* done(line) {
     const head = make("tr", {}, ...["hole", "last value", "ended by"].map((each) => make("th", { scope: "col" }, each)));
     yield make("table", { class: "values" }, make("thead", {}, head), make("tbody", {}, ...rows));
   }
-  for (const notice of line.notices) yield make("p", { class: "notice" }, visible(notice));
 }
 
 function said(name, value) {
