@@ -70,7 +70,7 @@ SLOW = (
     "apps/test_playground_security.py",
     "apps/test_terminal_screens.py",
     "cache/kv",
-    "cache/responses/test_model_folder.py",
+    "cache/responses/test_runs.py",
     "cache/responses/test_response_faults.py",
     "cache/test_any_order.py",
     "cache/test_encoder.py",

@@ -62,7 +62,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Call:
+class CacheCall:
     """One active call of `execute`."""
 
     request_type: str
@@ -351,7 +351,7 @@ class ResponseCache:
 
     def store(self, request: AnyRequest, response: Any, request_type: str | None = None) -> bool:
         """Stores an answer. False if it must not or cannot be kept."""
-        call = Call(request_type or type_of(request), [request], [None])
+        call = CacheCall(request_type or type_of(request), [request], [None])
         keyed = self._keys.key(call.request_type, request)
         self._current()
         self._notices.note_unkeyed([keyed.problem] if keyed.problem else [])
@@ -362,12 +362,12 @@ class ResponseCache:
         self._notices.speak(failed := self._leave(call))
         return is_kept and failed is None
 
-    def _begin(self, request_type: str, requests: list[AnyRequest], *, is_blocking: bool) -> Call:
+    def _begin(self, request_type: str, requests: list[AnyRequest], *, is_blocking: bool) -> CacheCall:
         """Call with the known answers; the others are to be asked for, or awaited from another call.
 
         Keys are claimed before they are looked up, so that what another call stored meanwhile is found.
         """
-        call = Call(request_type, requests, [None] * len(requests))
+        call = CacheCall(request_type, requests, [None] * len(requests))
         unkeyed: list[Asked] = []
         by_key: dict[str, Asked] = {}
         for index, (request, keyed) in enumerate(zip(requests, self._keys.keys(request_type, requests), strict=True)):
@@ -404,7 +404,7 @@ class ResponseCache:
         self._count(counts)
         return call
 
-    def _claim(self, call: Call, asked: Asked, *, is_blocking: bool) -> None:
+    def _claim(self, call: CacheCall, asked: Asked, *, is_blocking: bool) -> None:
         """Makes this call ask for a key, unless another one does."""
         me, key = threading.get_ident(), asked.keyed.key
         if (future := self._flights.join(key)) is None:
@@ -445,7 +445,7 @@ class ResponseCache:
             self._notices.note(f"{self._place.log}: the cache cannot be read ({error})")
         return hits, stale
 
-    def _take(self, call: Call, answer: Any, created_at: float) -> None:
+    def _take(self, call: CacheCall, answer: Any, created_at: float) -> None:
         """Stores the next answer of the model in the call, and makes its line for the log."""
         asked = call.asked[call.answered]
         call.answered += 1
@@ -491,7 +491,7 @@ class ResponseCache:
                   created_at, checksum(key, text), self._place.model_hash, asked.replaces)  # fmt: skip
         return line_of(record), row
 
-    def _send(self, call: Call, *, is_due: bool) -> bool:
+    def _send(self, call: CacheCall, *, is_due: bool) -> bool:
         """Passes lines to the log, in groups, or all of them if they are due. Returns True if it did."""
         if not call.writes or self._store is None or not (is_due or len(call.writes) >= LINES_PER_GROUP):
             return False
@@ -499,14 +499,14 @@ class ResponseCache:
         call.groups.append(self._store.commit(writes))
         return True
 
-    async def _write(self, call: Call, means: _Blocking | _Awaiting) -> None:
+    async def _write(self, call: CacheCall, means: _Blocking | _Awaiting) -> None:
         """Returns when the answers so far are written, or could not be."""
         self._send(call, is_due=True)
         for group in call.groups:
             await means.wait(group)
         call.groups = [group for group in call.groups if group.exception() is not None]
 
-    def _leave(self, call: Call) -> BaseException | None:
+    def _leave(self, call: CacheCall) -> BaseException | None:
         """Ends a call. Returns the error of a write, if there was one."""
         for each in call.asked:
             self._free(each)
