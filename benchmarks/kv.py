@@ -110,7 +110,7 @@ def measure(network: Any, tokens: Any, folder: Path, measured: Measured) -> int:
     engine = KVCacheEngine(KVCacheConfig(local_cpu=False, local_disk=str(folder)), metadata)
     measured("hit on disk", lambda: engine.longest(tokens))
     assert engine.requests[-1].by_tier == {"disk": count}
-    paths = list(folder.glob("*.pt"))
+    paths = list(folder.rglob("*.pt"))
     size = sum(path.stat().st_size for path in paths)
     measured("plain reads", lambda: plainly_read(paths))
     engine.close()

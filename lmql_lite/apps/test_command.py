@@ -26,8 +26,7 @@ from lmql_lite.apps.terminal import (
 )
 
 if TYPE_CHECKING:
-    from lmql_lite.data.case_runs import CaseResult
-    from lmql_lite.data.cases import CaseFile
+    from lmql_lite.data.cases import CaseFile, CaseResult
     from lmql_lite.engine.recording import Recording
     from lmql_lite.models.base import Model
 
@@ -86,7 +85,7 @@ def test(
 
 
 async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tuple[list[CaseResult], Recording]:
-    from lmql_lite.data.case_runs import run_cases
+    from lmql_lite.data.cases import run_cases
     from lmql_lite.engine.recording import Recording, RecordMode
 
     assert record in get_args(RecordMode), "click takes no other"

@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
 from lmql_lite.apps.playground.guard import RequestRefused
 from lmql_lite.assets import folder
-from lmql_lite.data.cases import SUFFIX, CaseFile, read_cases
 from lmql_lite.errors import InputError
 from lmql_lite.lang.source import Source
+
+if TYPE_CHECKING:
+    from lmql_lite.data.cases import CaseFile
 
 SUFFIXES = (".lq", ".lmql")
 MOST_BYTES = 1_000_000
@@ -142,6 +144,8 @@ class Files:
 
     def cases(self, name: str) -> CaseFile | None:
         """The cases beside a query; None where there are none. Raises Refused for a file that is not a case file."""
+        from lmql_lite.data.cases import SUFFIX, read_cases
+
         place = self._place(name)
         path = place.with_name(place.stem + SUFFIX)
         if not path.is_file() or path.is_symlink():

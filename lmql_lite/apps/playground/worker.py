@@ -21,8 +21,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from lmql_lite.api import Options
 from lmql_lite.apps.playground.checks import check, plan, query_of
-from lmql_lite.data.case_runs import problems_of
-from lmql_lite.data.cases import Case, read_cases
+from lmql_lite.data.cases import Case, problems_of, read_cases
 from lmql_lite.engine import events
 from lmql_lite.engine.asking import NoMoreInput
 from lmql_lite.engine.session import Session
