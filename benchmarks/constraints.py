@@ -39,9 +39,8 @@ import lmql_lite
 import lmql_lite.constraints
 from lmql_lite.cache.scores import Scores
 from lmql_lite.constraints.formats import SHAPES
-from lmql_lite.constraints.hole_matcher import Engine
-from lmql_lite.constraints.json_grammar import grammar
-from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.json_schema import grammar
+from lmql_lite.constraints.matcher import Engine, Matcher
 from lmql_lite.constraints.terms import (
     And,
     Begins,
@@ -51,11 +50,11 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     Term,
 )
-from lmql_lite.constraints.units import Occurrences
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.models.tokenizer import HFTokenizer

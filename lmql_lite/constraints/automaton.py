@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.charset import SURROGATES, Ranges, contains
 from lmql_lite.constraints.counts import (
     DEAD,
     Counts,
@@ -28,7 +27,7 @@ from lmql_lite.constraints.counts import (
     PhraseMachine,
     Values,
 )
-from lmql_lite.constraints.pattern import MATCH, UnsupportedPattern, program
+from lmql_lite.constraints.pattern import MATCH, SURROGATES, Ranges, UnsupportedPattern, contains, program
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import (
     And,
@@ -41,13 +40,14 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
+    Unit,
     is_closed,
 )
-from lmql_lite.constraints.units import Occurrences, Unit
 from lmql_lite.errors import ConstraintError
 
 IntArray = NDArray[np.intp]

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.charset import Ranges, joined
-from lmql_lite.constraints.terms import Length
-from lmql_lite.constraints.units import MARKS, SPACES, NamedUnit, Unit
+from lmql_lite.constraints.pattern import Ranges, joined
+from lmql_lite.constraints.terms import MARKS, SPACES, Length, NamedUnit, Unit
 
 IntArray = NDArray[np.intp]
 Values = tuple[int, ...]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time
+from collections.abc import Callable, Mapping
 from functools import cache
-from itertools import pairwise
 
-from lmql_lite.constraints.charset import accepted, class_text
-from lmql_lite.constraints.terms import And, Constant, Matches, Not, Or, Term
+from lmql_lite.constraints.pattern import accepted, class_text
+from lmql_lite.constraints.terms import And, Constant, Matches, Not, Term
 from lmql_lite.errors import Span
 
 INT = "0|-?[1-9][0-9]*"
@@ -68,10 +66,6 @@ NAMED: Mapping[str, str] = {
     "fraction": "-?(?:0|[1-9][0-9]*)/[1-9][0-9]*",
 }
 """Patterns of texts, by the names of their formats in JSON Schemas of the standard and of pydantic."""
-DATE_PARTS: Mapping[str, Sequence[int]] = {"year": range(1, 10_000), "month": range(1, 13), "day": range(1, 32)}
-"""Attributes of a date, and the numbers that they may be."""
-CLOCK_PARTS: Mapping[str, Sequence[int]] = {"hour": range(24), "minute": range(60), "second": range(60)}
-"""Attributes of a time, and the numbers that they may be."""
 
 SHAPES = {"INT": INT, "FLOAT": FLOAT, "DATE": DATE}
 DIGITS_BUDGET = 120
@@ -101,88 +95,6 @@ def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
     return terms[0] if len(terms) == 1 else And(terms, span)
 
 
-def days(first: int, last: int, span: Span) -> Term:
-    """The dates between two ordinals (`date.toordinal`), both included."""
-    if first > last:
-        return Constant(False, span)
-    earliest, latest = (date.fromordinal(ordinal).isoformat() for ordinal in (first, last))
-    bounds = (Matches(_digits_from(earliest), span=span), Matches(_digits_up_to(latest), span=span))
-    return And((Matches(DATE, span=span), *bounds), span)
-
-
-def of_years(first: int, last: int) -> tuple[int, int]:
-    """Ordinals of the first and the last day of some years."""
-    return date(first, 1, 1).toordinal(), date(last, 12, 31).toordinal()
-
-
-def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last number of each run of consecutive numbers, which are sorted."""
-    starts = [at for at, number in enumerate(numbers) if not at or number > numbers[at - 1] + 1]
-    return [(numbers[start], numbers[end - 1]) for start, end in pairwise([*starts, len(numbers)])]
-
-
-MOMENT_REST = "[-0-9T :.+Z]*"
-"""Rest of a datetime or a time."""
-CUTS = (0, 6, 9, *range(11, 17))
-"""Lengths of `T00:00:00.000000` at which a time may end."""
-
-
-def moment_part(part: str, numbers: Sequence[int], span: Span, *, has_day: bool) -> Term:
-    """The datetimes, or without `has_day` the times, of which one part is one of some sorted numbers."""
-    if part == "year":
-        runs = [(f"{first:04}", f"{last:04}") for first, last in runs_of(numbers)]
-        found = [(f"(?:{_digits_from(first)})", f"(?:{_digits_up_to(last)})") for first, last in runs]
-        ends = [tuple(Matches(end + MOMENT_REST, span=span) for end in both) for both in found]
-        return Or(tuple(And(both, span) for both in ends), span)
-    if not numbers:
-        return Constant(False, span)
-    day = "[-0-9]{10}" if has_day else ""
-    begin = f"{day}[T ]" if has_day else ""
-    two = "[0-9]{2}"
-    before = {
-        "month": f"{two}{two}-",
-        "day": f"{two}{two}-{two}-",
-        "hour": begin,
-        "minute": f"{begin}{two}:",
-        "second": f"{begin}{two}:{two}:",
-    }[part]
-    patterns = [f"{before}(?:{'|'.join(f'{number:02}' for number in numbers)}){MOMENT_REST}"]
-    if numbers[0] == 0:  # what is not written is zero
-        patterns += [day] if has_day else []
-        patterns += [f"{begin}{two}:{two}(?:[-+Z]{MOMENT_REST})?"] if part == "second" else []
-    return Matches("|".join(patterns), span=span)
-
-
-def moments(comparison: str, value: datetime | time, span: Span) -> Term:
-    """The datetimes or times without a time zone that satisfy the comparison with `value`, which has none."""
-    text = value.isoformat(timespec="microseconds")
-    day, has_day = len(text) - 15, isinstance(value, datetime)
-    cuts = [day - 1 + cut for cut in CUTS if cut or has_day]
-    patterns: list[str] = []
-    for at, digit in enumerate(text):
-        rest = f"[-0-9]{{{day - 2 - at}}}(?:[T ][0-9:.]*)?" if has_day and at < day - 1 else "[0-9:.]*"
-        if comparison in (">", ">=") and digit in "012345678":
-            patterns.append(f"{_written_so(text[:at])}[{int(digit) + 1}-9]{rest}")
-        if comparison in ("<", "<=") and digit in "123456789":
-            patterns.append(f"{_written_so(text[:at])}[0-{int(digit) - 1}]{rest}")
-    for cut in cuts:  # what is not written is zero
-        is_equal = not text[cut:].strip("T0:.")
-        if (comparison in ("<=", "<") and not is_equal) or (comparison in ("<=", "==", ">=") and is_equal):
-            patterns.append(_written_so(text[:cut]))
-    bounds = Matches("|".join(patterns), span=span) if patterns else Constant(False, span)
-    return And((without_zone(span, has_day=has_day), bounds), span)
-
-
-def without_zone(span: Span, *, has_day: bool) -> Term:
-    """The datetimes, or without `has_day` the times, that have no time zone."""
-    return Matches(f"[-0-9]{{10}}(?:[T ]{CLOCK})?" if has_day else CLOCK, span=span)
-
-
-def _written_so(text: str) -> str:
-    """Pattern of the beginning of a datetime or a time."""
-    return text.replace("T", "[T ]").replace(".", r"\.")
-
-
 def other_integers(term: Term, span: Span) -> Term:
     """The integers that do not meet a term."""
     return And((Matches(INT, span=span), Not(term, span)), span)
@@ -190,36 +102,17 @@ def other_integers(term: Term, span: Span) -> Term:
 
 def _from(least: int) -> str:
     if least > 0:
-        return positive_from(str(least))
-    return "0|[1-9][0-9]*" + (f"|-(?:{positive_up_to(str(-least))})" if least else "")
+        return _at_least(str(least))
+    return "0|[1-9][0-9]*" + (f"|-(?:{_at_most(str(-least))})" if least else "")
 
 
 def _up_to(most: int) -> str:
     if most < 0:
-        return f"-(?:{positive_from(str(-most))})"
-    return "-[1-9][0-9]*|0" + (f"|{positive_up_to(str(most))}" if most else "")
+        return f"-(?:{_at_least(str(-most))})"
+    return "-[1-9][0-9]*|0" + (f"|{_at_most(str(most))}" if most else "")
 
 
-def _digits_from(text: str) -> str:
-    """Pattern that, of the texts in ISO format, matches this date and all later ones."""
-    later = [
-        f"{text[:at]}[{int(digit) + 1}-9]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "012345678"
-    ]
-    return "|".join([text, *later])
-
-
-def _digits_up_to(text: str) -> str:
-    earlier = [
-        f"{text[:at]}[0-{int(digit) - 1}]{_rest(text, at)}" for at, digit in enumerate(text) if digit in "123456789"
-    ]
-    return "|".join([text, *earlier])
-
-
-def _rest(text: str, at: int) -> str:
-    return f"[0-9-]{{{len(text) - at - 1}}}"
-
-
-def positive_from(digits: str) -> str:
+def _at_least(digits: str) -> str:
     """Pattern of the integers from this one on: with more digits, or with a greater one where they first differ."""
     greater = [
         f"{digits[:at]}[{int(digit) + 1}-9]{_any_digits(digits, at)}" for at, digit in enumerate(digits) if digit != "9"
@@ -227,7 +120,7 @@ def positive_from(digits: str) -> str:
     return "|".join([digits, *greater, f"[1-9][0-9]{{{len(digits)},}}"])
 
 
-def positive_up_to(digits: str) -> str:
+def _at_most(digits: str) -> str:
     smaller = [
         f"{digits[:at]}[{int(at == 0)}-{int(digit) - 1}]{_any_digits(digits, at)}"
         for at, digit in enumerate(digits)

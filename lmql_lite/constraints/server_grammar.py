@@ -15,8 +15,7 @@ from typing import NamedTuple
 from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Place
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.constraints.simplify import TRUE, simplify
-from lmql_lite.constraints.terms import And, Contains, Length, Or, Term
-from lmql_lite.constraints.units import Occurrences, Unit
+from lmql_lite.constraints.terms import And, Contains, Length, Occurrences, Or, Term, Unit
 from lmql_lite.constraints.vocabulary import open_range
 from lmql_lite.errors import ConstraintError
 

@@ -13,8 +13,7 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from lmql_lite.constraints.charset import class_text
-from lmql_lite.constraints.pattern import counted, program
+from lmql_lite.constraints.pattern import class_text, counted, program
 from lmql_lite.constraints.terms import (
     And,
     Begins,
@@ -31,8 +30,9 @@ from lmql_lite.constraints.terms import (
     Stop,
     StopPattern,
     Term,
+    measured,
+    starts_character,
 )
-from lmql_lite.constraints.units import measured, starts_character
 
 Part = TypeVar("Part")
 ENDLESS = 2**31

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from lmql_lite.cache.entry import Node
 from lmql_lite.cache.scores import Mask
 from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.constraints.hole_matcher import Engine
-from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.constraints.terms import Term
+from lmql_lite.constraints.matcher import Engine, Matcher
+from lmql_lite.constraints.terms import Ending, Term
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import Span

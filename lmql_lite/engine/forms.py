@@ -9,8 +9,8 @@ from functools import cached_property
 
 from lmql_lite.cache.byte_tree import END, CacheKey, KnownToken
 from lmql_lite.cache.sampling import is_greedy
-from lmql_lite.constraints.hole_matcher import Engine
 from lmql_lite.constraints.language import ANYTHING, Language
+from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import And, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Protocol, runtime_checkable
 
-from lmql_lite.constraints.matcher import Ending
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Term
+from lmql_lite.constraints.terms import And, Ending, Term
 from lmql_lite.engine import events
 from lmql_lite.engine.blocks import Blocks
 from lmql_lite.engine.copying import NotCopied, assigns, copied, names_only

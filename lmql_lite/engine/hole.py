@@ -9,8 +9,8 @@ from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 
-from lmql_lite.constraints.matcher import Ending, Matcher
-from lmql_lite.constraints.terms import Term, conjunction
+from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
 from lmql_lite.engine.decorated import decoration_of

@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.terms import Ending
 from lmql_lite.engine.budget import Cost
 from lmql_lite.errors import did_you_mean
 from lmql_lite.html import fragment, framed, grid, kept, ledger, table

@@ -10,8 +10,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from lmql_lite.constraints.charset import SURROGATES, Ranges
 from lmql_lite.constraints.language import Edges, Language
+from lmql_lite.constraints.pattern import SURROGATES, Ranges
 
 DEEPEST = 8
 """Maximum nesting of groups; anything deeper becomes a rule of its own."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmql_lite.cache.top_k import TopK
-from lmql_lite.constraints.hole_matcher import HoleMatcher
-from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.constraints.matcher import HoleMatcher, Matcher
 from lmql_lite.constraints.terms import And
 from lmql_lite.engine.events import Choosable
 from lmql_lite.errors import ConstraintError

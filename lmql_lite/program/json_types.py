@@ -12,9 +12,8 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.finite_schema import finite_schema
 from lmql_lite.constraints.formats import CLOCK, DATE, DURATION, OFFSET
-from lmql_lite.constraints.json_grammar import grammar, is_impossible, refuse_impossible
+from lmql_lite.constraints.json_schema import finite_schema, grammar, is_impossible, refuse_impossible
 from lmql_lite.constraints.simplify import conflict
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.errors import ConstraintError, Span

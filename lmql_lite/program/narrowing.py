@@ -19,7 +19,7 @@ from numbers import Rational
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.schema_pattern import Way, schema_pattern
+from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
 from lmql_lite.program.symbols import WITHOUT_ZONE

@@ -23,6 +23,8 @@ from typing import Any, Literal
 from lmql_lite.constraints import formats
 from lmql_lite.constraints.pattern import UnsupportedPattern, found, phrase, program
 from lmql_lite.constraints.terms import (
+    SPACES,
+    UNITS,
     And,
     Begins,
     Choice,
@@ -33,14 +35,15 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     PlaceStep,
     PlaceTest,
     Stop,
     StopPattern,
     Term,
+    Unit,
 )
-from lmql_lite.constraints.units import SPACES, UNITS, Occurrences, Unit
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.values import encode, finite, number, wrong
 

@@ -10,8 +10,7 @@ import re
 import pytest
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.charset import every_character
-from lmql_lite.constraints.pattern import program
+from lmql_lite.constraints.pattern import every_character, program
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.terms import Begins, Ends, Matches, Term
 from lmql_lite.errors import Span

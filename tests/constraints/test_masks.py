@@ -1,18 +1,23 @@
-"""Masks, ends and values of random conditions against an oracle that tries all texts (`brute.py`)."""
+"""Masks, ends and values of random conditions against an oracle that tries all texts (`brute.py`).
+
+More of them: `python -m tests.constraints.test_masks FIRST MASKS` compares at least MASKS masks from the seed FIRST on.
+It prints every difference, and at the end the seed to go on with.
+"""
 
 from __future__ import annotations
 
 import random
+import sys
+import time
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.matcher import Engine, HoleMatcher
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Length
-from lmql_lite.constraints.units import Unit
+from lmql_lite.constraints.terms import And, Length, Unit
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 from tests.constraints.brute import FAR, Oracle
@@ -61,6 +66,12 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 @pytest.mark.parametrize("seed", SEEDS)
 def test_masks_ends_and_values_are_those_of_all_texts(seed: int) -> None:
     """S10, S13 to S16, S18, S19: of whole masks, at places that random tokens reach."""
+    seen = _compared(seed)
+    assert seen["masks"] > 4 * TREES and seen["impossible"] < TREES * 2 // 3, seen
+
+
+def _compared(seed: int) -> Counter[str]:
+    """Numbers of conditions, of those that nothing can meet, and of masks compared."""
     dice = random.Random(seed)
     family = FAMILIES[seed % len(FAMILIES)]
     vocabulary = _vocabulary(dice, family)
@@ -79,17 +90,17 @@ def test_masks_ends_and_values_are_those_of_all_texts(seed: int) -> None:
         assert oracle.values, term
         for _ in range(3):
             seen["masks"] += _walk(dice, family, oracle, matcher)
-    assert seen["masks"] > 4 * TREES and seen["impossible"] < TREES * 2 // 3, seen
+    return seen
 
 
 def _walk(dice: random.Random, family: Family, oracle: Oracle, matcher: HoleMatcher) -> int:
     """Number of masks compared."""
     vocabulary = matcher.masks.vocabulary
     held = "".join(dice.choices(family.letters, k=dice.choice([0, 0, 1, 2, HELD]))).encode()
-    for masks in range(1, 6):
+    for compared in range(5):
         text = matcher.text
         if matcher.ending is not None:
-            return masks
+            return compared
         assert matcher.may_end == oracle.may_end(text), (oracle.term, text)
         left = dice.choice([MANY, MANY, 1, 2, 3, max(1, oracle.lives(text))])
         mask = matcher.allowed(held, left)
@@ -100,12 +111,12 @@ def _walk(dice: random.Random, family: Family, oracle: Oracle, matcher: HoleMatc
             token for token in _told(vocabulary, matcher.allowed(held, MANY)) if token and len(token) > len(held)
         ]
         if not allowed:
-            return masks
+            return compared + 1
         data, held = dice.choice(sorted(allowed))[len(held) :], b""
         expected = oracle.after(text, data)
         matcher = matcher.advance(data)
         assert (matcher.ending, matcher.value) == expected, (oracle, text, data)
-    return masks
+    return 5
 
 
 def _trees(dice: random.Random, family: Family) -> Trees:
@@ -175,3 +186,23 @@ def test_a_distance_is_that_of_the_nearest_value() -> None:
     oracle = Oracle(And((Length(2, 3), Length(1, 1, "words"))), "a é", 3)
     assert [oracle.lives(text) for text in (b"", b"a", b" ", b"\xc3", b" a")] == [2, 1, 1, 2, 0]
     assert oracle.lives(b"a a") == FAR
+
+
+def _campaign(first: int, masks: int) -> int:
+    """Compares at least so many masks. Returns the number of seeds with a difference."""
+    began, seed, different, seen = time.monotonic(), first, 0, Counter[str]()
+    while seen["masks"] < masks:
+        try:
+            seen += _compared(seed)
+        except AssertionError as difference:
+            different += 1
+            sys.stderr.write(f"seed {seed} differs: {difference}\n")
+        seed += 1
+        if (seed - first) % 10 == 0 or seen["masks"] >= masks:
+            spent, counts = time.monotonic() - began, dict(seen)
+            sys.stderr.write(f"{counts}, {different} seeds differ, {spent:.0f} s; go on with seed {seed}\n")
+    return different
+
+
+if __name__ == "__main__":
+    sys.exit(_campaign(int(sys.argv[1]), int(sys.argv[2])) > 0)

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
+from lmql_lite.constraints.matcher import Engine, HoleMatcher
 from lmql_lite.constraints.terms import And, Begins, Choice, Contains, Ends, Length, Not, Or, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span

@@ -8,9 +8,8 @@ import re
 import pytest
 
 from lmql_lite.constraints.automaton import FAR, Automaton, PatternMachine
-from lmql_lite.constraints.charset import every_character, joined
 from lmql_lite.constraints.counts import DEAD
-from lmql_lite.constraints.pattern import NEVER, UnsupportedPattern, counted, program
+from lmql_lite.constraints.pattern import NEVER, UnsupportedPattern, counted, every_character, joined, program
 from lmql_lite.constraints.simplify import satisfies, simplify
 from lmql_lite.constraints.terms import And, Matches, Not
 from lmql_lite.errors import ConstraintError, Span

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.language import Language, Rule, smallest
+from lmql_lite.constraints.matcher import Engine, HoleMatcher
 from lmql_lite.constraints.server_grammar import Pushed, pushed
 from lmql_lite.constraints.terms import (
     ANYTHING,

@@ -16,12 +16,13 @@ from lmql_lite.constraints.terms import (
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
     StopPattern,
     Term,
+    Unit,
 )
-from lmql_lite.constraints.units import Occurrences, Unit
 
 LETTER_PATTERNS = ("[ab]*", "a+b?", "(?:ab|ba)+", "[^a]{1,4}", "(?s:.)*b", ".{0,6}", "[ab]{2,5}", "é?[ab]+",
                    r"a(?:\s|b)*", r"\S+", r"\S+ \S+", r"(?:a|b|é)+\.", "(?s:.){3,}", r"[^.]*\.", "[ab é]{3,8}",

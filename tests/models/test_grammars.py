@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from lmql_lite.constraints.automaton import Automaton
-from lmql_lite.constraints.json_tokens import Texts
+from lmql_lite.constraints.json import Texts
 from lmql_lite.constraints.language import LAST, Language, Rule, smallest
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import And, Choice, Lacks, Length, Matches, Stop, Term

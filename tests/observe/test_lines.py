@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.terms import Ending
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Cost
 from lmql_lite.engine.result import Result, Usage

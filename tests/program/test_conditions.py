@@ -12,8 +12,19 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Choice, Constant, Contains, Length, Matches, Not, Or, Stop, Term
-from lmql_lite.constraints.units import Occurrences
+from lmql_lite.constraints.terms import (
+    And,
+    Choice,
+    Constant,
+    Contains,
+    Length,
+    Matches,
+    Not,
+    Occurrences,
+    Or,
+    Stop,
+    Term,
+)
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.program.symbols import PLAIN

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmql_lite.cache.entry import Answer
 from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.constraints.hole_matcher import Engine
+from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.generate.hole_fill import matcher_of, quoted

@@ -13,8 +13,7 @@ import numpy as np
 from lmql_lite.cache.sampling import NO_PENALTIES
 from lmql_lite.cache.scores import Mask
 from lmql_lite.cache.top_k import Miss
-from lmql_lite.constraints.hole_matcher import Engine
-from lmql_lite.constraints.matcher import Matcher, matcher_after
+from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.generate.hole_fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.constraints.units import starts_character
+from lmql_lite.constraints.terms import starts_character
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
 from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.healing import incomplete

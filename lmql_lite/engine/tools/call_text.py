@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.hole_matcher import HoleMatcher
-from lmql_lite.constraints.matcher import Ending
+from lmql_lite.constraints.matcher import HoleMatcher
+from lmql_lite.constraints.terms import Ending
 
 MARK = ") # result: "
 """End of a call; the text after it is inserted."""

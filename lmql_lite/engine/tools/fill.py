@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.hole_matcher import HoleMatcher
-from lmql_lite.constraints.matcher import Ending, Matcher, matcher_after
-from lmql_lite.constraints.terms import And, Length, Stop, StopPattern, Term, conjunction
+from lmql_lite.constraints.matcher import HoleMatcher, Matcher, matcher_after
+from lmql_lite.constraints.terms import And, Ending, Length, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import Fill, Pick, matcher_of

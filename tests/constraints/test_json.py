@@ -14,11 +14,8 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from lmql_lite.constraints import json_matcher
-from lmql_lite.constraints.json_grammar import grammar, refuse_impossible
-from lmql_lite.constraints.json_matcher import GrammarMatcher, Grammars
-from lmql_lite.constraints.json_search import Quotes, way_to_end
-from lmql_lite.constraints.json_tokens import Texts
+from lmql_lite.constraints.json import GrammarMatcher, Grammars, Quotes, Texts, way_to_end
+from lmql_lite.constraints.json_schema import grammar, refuse_impossible
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -422,7 +419,7 @@ def test_near_a_limit_the_way_behind_each_number_was_searched_for(monkeypatch: p
         searches.append(after)
         return way_to_end(parser, texts, quotes, after)
 
-    monkeypatch.setattr(json_matcher, "way_to_end", counted)
+    monkeypatch.setattr("lmql_lite.constraints.json.way_to_end", counted)
     masks = [matcher.allowed(b"", left) for left in (30, 6, 2)]
     assert len(searches) < 60
     assert masks[0][len(TOKENS) :].all() and not masks[2][len(TOKENS) :].any()

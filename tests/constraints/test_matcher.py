@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lmql_lite.constraints import hole_matcher
-from lmql_lite.constraints.hole_matcher import Engine, HoleMatcher
 from lmql_lite.constraints.masks import MASKS_BYTES, Recent
-from lmql_lite.constraints.matcher import matcher_after
+from lmql_lite.constraints.matcher import Engine, HoleMatcher, matcher_after
 from lmql_lite.constraints.terms import (
     And,
     Choice,
@@ -346,7 +344,7 @@ def test_a_hole_that_nothing_fills_is_refused_at_once_the_second_time(monkeypatc
     term = And((Contains(b"a"), Matches("[^a]+b"), Length(2, None)))
     with pytest.raises(ConstraintError) as first:
         engine.matcher(term, b"", 9, "X", HOLE)
-    monkeypatch.setattr(hole_matcher, "_unsatisfiable", None)
+    monkeypatch.setattr("lmql_lite.constraints.matcher._unsatisfiable", None)
     with pytest.raises(ConstraintError) as second:
         engine.matcher(term, b"", 9, "X", HOLE)
     assert str(second.value) == str(first.value) and second.value is not first.value
