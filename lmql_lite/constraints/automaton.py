@@ -95,6 +95,7 @@ class PatternMachine:
     def __init__(self, pattern: str, flags: int) -> None:
         self._program = program(pattern, flags)
         self.sets = self._program.sets
+        self.farthest = self._program.farthest
         self.start = 0 if self._program.start else DEAD
         self._places = [self._program.start]
         self._numbers = {self._program.start: 0}
@@ -310,13 +311,10 @@ class Automaton:
         self._needs = np.full((64, 2), FAR, dtype=np.intp)
         """Of the states of a long pattern: fewest characters to a match, and bytes of the shortest such text."""
         self.start = self._number(tuple(machine.start for machine in machines))
-        units = [self.counts.vector([unit]) for unit, _ in self._counters[:MAX_COUNTERS]]
-        self._vectors = np.zeros((1 << len(units), len(self.counts.units)), dtype=np.intp)
-        """Increments of the counts by a character, by the bits of the counters that it raises."""
-        self._vectors += np.array(self.counts.vector(["characters"]), dtype=np.intp)
-        for bit, unit in enumerate(units):
-            self._vectors[np.arange(len(self._vectors)) >> bit & 1 == 1] += np.array(unit, dtype=np.intp)
-        self._added: list[Values] = list(map(tuple, self._vectors.tolist()))
+        self._gains: dict[Values, int] = {self.counts.vector(["characters"]): 0}
+        """Numbers of the increments of the counts by a character."""
+        self.vectors: IntArray = np.array(list(self._gains), dtype=np.intp)
+        """The increments by their numbers."""
         self._cuts: dict[int, tuple[tuple[AnyStop, int], ...]] = {}
 
     # States ------------------------------------------------------------------------------------------------------
@@ -383,13 +381,16 @@ class Automaton:
         after = list(zip(*rows, strict=True)) if rows else [()] * len(samples)
         numbers = [self._numbers.get(parts, DEAD) for parts in after]
         numbers = [self._number(parts) if at == DEAD else at for at, parts in zip(numbers, after, strict=True)]
-        codes = [0] * len(samples)
+        raised: list[list[Unit]] = [["characters"] for _ in samples]
         first = len(self._contents) + len(self._watches)
-        for bit, (_, counter) in enumerate(self._counters):
-            before = self._parts[state][first + bit]
-            for kind, then in enumerate(rows[first + bit]):
+        for at, (unit, counter) in enumerate(self._counters):
+            before = self._parts[state][first + at]
+            for kind, then in enumerate(rows[first + at]):
                 if counter.adds(before, then):
-                    codes[kind] |= 1 << bit
+                    raised[kind].append(unit)
+        codes = [self._gains.setdefault(gain, len(self._gains)) for gain in map(self.counts.vector, raised)]
+        if len(self._gains) > len(self.vectors):
+            self.vectors = np.array(list(self._gains), dtype=np.intp)
         self._next[state], self._codes[state] = numbers, codes
         self._expanded[state] = True
 
@@ -401,13 +402,13 @@ class Automaton:
                 self._expand(state)
                 state += 1
 
-    def follow(self, states: Numbers, kinds: Numbers) -> tuple[IntArray, IntArray]:
-        """Next states after characters of some classes, and what these add to the counts."""
+    def follow(self, states: Numbers, kinds: Numbers) -> tuple[IntArray, NDArray[np.int16]]:
+        """Next states after characters of some classes, and the numbers of what these add to the counts."""
         if self._lazy is not None:
             self.expand(np.unique(states))
         else:
             assert self.table
-        return self._next[states, kinds].astype(np.intp), self._vectors[self._codes[states, kinds]]
+        return self._next[states, kinds].astype(np.intp), self._codes[states, kinds]
 
     def row(self, state: int) -> list[tuple[int, int]]:
         """Next state after each class of characters, and a number for what the class adds to the counts."""
@@ -422,7 +423,8 @@ class Automaton:
         after = int(self._next[state, kind])
         pending = self.undecided(after)
         before = (*place.before, (state, place.values))[-pending:] if pending else ()
-        return Place(after, self.counts.add(place.values, self._added[self._codes[state, kind]]), b"", before)
+        added = self.vectors[self._codes[state, kind]].tolist()
+        return Place(after, self.counts.add(place.values, added), b"", before)
 
     def fired(self, place: Place, previous: Place) -> int | None:
         """Number of last characters that a stop cuts off at a place; None if no stop fires there."""
@@ -463,15 +465,16 @@ class Automaton:
     def ways(self, state: int, values: Values) -> Flags:
         """True for each class of characters with which the text can go on."""
         width = len(self.classes.samples)
-        states, added = self.follow(np.full(width, state), np.arange(width))
-        lives: Flags = self.far(states, added + np.array(self.counts.add(values, self.token), dtype=np.intp)) < FAR
+        states, codes = self.follow(np.full(width, state), np.arange(width))
+        here = np.array(self.counts.add(values, self.token), dtype=np.intp)
+        lives: Flags = self.far(states, self.vectors[codes] + here) < FAR
         return lives
 
     def first_bytes(self, state: int, values: Values) -> Flags:
         """Flags of the bytes with which the text can go on, no token counted."""
         width = len(self.classes.samples)
-        states, added = self.follow(np.full(width, state), np.arange(width))
-        lives: Flags = self.far(states, added + np.array(values, dtype=np.intp)) < FAR
+        states, codes = self.follow(np.full(width, state), np.arange(width))
+        lives: Flags = self.far(states, self.vectors[codes] + np.array(values, dtype=np.intp)) < FAR
         found: Flags = np.zeros(256, dtype=np.bool_)
         for low, high in self.classes.ranges(lives):
             found[chr(low).encode()[0] : chr(high).encode()[0] + 1] = True
@@ -480,7 +483,8 @@ class Automaton:
     def alike(self, state: int, values: Values, longest: int) -> tuple[int, ...]:
         """Equal for places that tokens of at most `longest` characters do not tell apart."""
         if self._lazy is not None:
-            return state, *values
+            is_near = values and values[0] + longest + self._lazy.farthest[0] > self.counts.sizes[0] - 2
+            return (state, *values) if is_near else (state,)
         level, index = self.counts.place(values)
         row = self.table.row_of(level)
         return (state, row, index) if row == self.table.row_of(level + longest) else (state, -level, index)
@@ -493,7 +497,7 @@ class Automaton:
     @cached_property
     def farthest(self) -> int:
         """Greatest distance that matters to a limit of tokens."""
-        return FAR if self._lazy is not None else self.table.farthest
+        return self.table.farthest if self._lazy is None else self._lazy.farthest[1]
 
     def cuts(self, state: int) -> tuple[tuple[AnyStop, int], ...]:
         """Stops that are reached here, in the order of the term, each with the number of characters that it cuts."""
@@ -588,7 +592,7 @@ class Automaton:
         states = np.repeat(np.arange(many), width)
         after, codes = self._next[:many].ravel(), self._codes[:many].ravel()
         sizes = np.tile(self.classes.sizes, many)
-        added = self._vectors[codes] + sizes[:, None] * np.array(self.token, dtype=np.intp)
+        added = self.vectors[codes] + sizes[:, None] * np.array(self.token, dtype=np.intp)
         found = [np.column_stack([states, after, added, np.ones_like(sizes), sizes])[after != NOWHERE]]
         stopping = np.zeros(many, dtype=np.bool_)
         for _, _, reached in self.stopping:
@@ -597,7 +601,7 @@ class Automaton:
             state, added = np.arange(many), np.zeros((many, len(self.counts.units)), dtype=np.intp)
             for character in leap:
                 kind = self.classes.of_character(character)
-                added = added + self._vectors[self._codes[state, kind]]
+                added = added + self.vectors[self._codes[state, kind]]
                 state = self._next[state, kind]
                 state = np.where(stopping[state], NOWHERE, state)
             columns = [np.arange(many), state, added + np.array(self.token, dtype=np.intp)]

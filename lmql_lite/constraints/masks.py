@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import cached_property
+from operator import add
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ WALKS_BYTES = 128 * 2**20
 NEAR_KEPT = 256
 MAX_LEFT = 3
 """Most bytes that a character lacks."""
+MAX_KEYS = 2**21
+"""Most keys of rows that are told apart without sorting them."""
 CONTINUING = (b"\x80", b"\xc0")
 """First byte of those that continue a character, and the byte after the last one."""
 
@@ -411,9 +414,9 @@ class Masks:
 
     def _walked(self, state: int, held: bytes) -> Walk:
         automaton, vocabulary, trie = self.automaton, self.vocabulary, self.vocabulary.trie
-        dims = len(automaton.counts.units)
-        at = np.zeros(trie.first.size, dtype=np.int32)
-        added = np.zeros((trie.first.size, dims), dtype=np.int16)
+        at, sums, added = np.zeros(trie.first.size, dtype=np.int32), Sums(automaton), np.zeros(0, dtype=np.int32)
+        if automaton.counts.units:
+            added = np.zeros(trie.first.size, dtype=np.int32)
         kinds = self._kinds
         root = vocabulary.node(held)
         nodes = np.array([] if root is None else [root], dtype=np.intp)
@@ -428,38 +431,56 @@ class Masks:
             valid = kind > -2
             children, kind, here, parent = children[valid], kind[valid], here[valid], parent[valid]
             whole = kind >= 0
-            after, more = automaton.follow(here[whole], kind[whole])
+            after, codes = automaton.follow(here[whole], kind[whole])
             at[children] = here
             at[children[whole]] = after
-            if dims:
+            if added.size:
                 added[children] = added[nodes][parent]
-                added[children[whole]] += more.astype(np.int16)
+                added[children[whole]] = sums.after(added[children[whole]], codes)
             nodes = children[at[children] != NOWHERE]
             reached.append(nodes)
         met = np.concatenate(reached)
+        gained = sums.vectors if added.size else np.zeros((1, 0), dtype=np.intp)
+        if not added.size:
+            added = np.broadcast_to(np.zeros(1, dtype=np.int32), trie.first.shape)
         return Walk(
-            *self._ends(at, added), self._stopped(met, root, at, added), self._passed(met, root, held, at, added)
+            *self._ends(met, at, added, gained),
+            self._stopped(met, root, at, added, gained),
+            self._passed(met, root, at, added, gained),
         )
 
-    def _ends(self, at: NDArray[np.int32], added: NDArray[np.int16]) -> tuple[Reached, NDArray[np.int32]]:
-        automaton, nodes, spelling = self.automaton, self.vocabulary.nodes, self.vocabulary.spelling
-        states, opened = np.where(nodes > 0, at[nodes], NOWHERE), spelling.opened[nodes]
-        gained = added[nodes].astype(np.intp)
-        _, first, which = distinct_rows(states, opened + 1, *gained.T)
-        ends, gains, opens = states[first].astype(np.intp), gained[first], opened[first]
+    def _ends(
+        self, met: IntArray, at: NDArray[np.int32], added: NDArray[np.int32], gained: IntArray
+    ) -> tuple[Reached, NDArray[np.int32]]:
+        """Places at the ends of tokens. The first one is nowhere, for tokens that do not fit."""
+        automaton, vocabulary, trie, spelling = (
+            self.automaton,
+            self.vocabulary,
+            self.vocabulary.trie,
+            self.vocabulary.spelling,
+        )
+        nodes = met[trie.ends[met]]
+        first, number = distinct_rows(at[nodes], spelling.opened[nodes] + 1, added[nodes])
+        which = np.zeros(vocabulary.size, dtype=np.int32)
+        tokens, text = vocabulary.tokens_within(trie.first[nodes], trie.first[nodes] + 1)
+        which[tokens] = number[text] + 1
+        ends = np.append(NOWHERE, at[nodes][first]).astype(np.intp)
+        gains = np.concatenate([np.zeros((1, gained.shape[1]), dtype=np.intp), gained[added[nodes][first]]])
+        opens = np.append(-1, spelling.opened[nodes][first])
         owners, kinds = list[int](), list[int]()
-        for owner in np.flatnonzero((opens >= 0) & (ends != NOWHERE)).tolist():
+        for owner in np.flatnonzero(opens >= 0).tolist():
             several = self._open_kinds[opens[owner]]
             owners += [owner] * len(several)
             kinds += several
         owning = np.array(owners, dtype=np.intp)
-        after, more = automaton.follow(ends[owning], np.array(kinds, dtype=np.intp))
+        after, codes = automaton.follow(ends[owning], np.array(kinds, dtype=np.intp))
         left = np.array([spelling.ranges[number][2] for number in opens[owning].tolist()], dtype=np.intp)
-        more = more + left[:, None] * np.array(automaton.token, dtype=np.intp)  # the rest of a character costs tokens
+        # the rest of a character costs tokens
+        more = automaton.vectors[codes] + left[:, None] * np.array(automaton.token, dtype=np.intp)
         return Reached(ends, gains, owning, after, gains[owning] + more, left), which
 
     def _stopped(
-        self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int16]
+        self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int32], gained: IntArray
     ) -> list[Stopped]:
         automaton, trie, whole = self.automaton, self.vocabulary.trie, self._kinds
         found = []
@@ -473,15 +494,15 @@ class Masks:
                 while inside.any():  # the value ends where a character does
                     judged[inside] = trie.parent[judged[inside]]
                     inside &= whole[judged] == INSIDE
-            states_of, gained = at[judged].astype(np.intp), added[judged].astype(np.intp)
-            _, first, which = distinct_rows(states_of, characters, *gained.T)
+            states_of = at[judged].astype(np.intp)
+            first, which = distinct_rows(states_of, characters, added[judged])
             tokens, ranges = self.vocabulary.tokens_within(trie.first[nodes], trie.end[nodes])
-            judged_at = states_of[first], gained[first], characters[first]
+            judged_at = states_of[first], gained[added[judged[first]]], characters[first]
             found.append(Stopped(stop, *judged_at, tokens, which[ranges]))
         return found
 
     def _passed(
-        self, met: IntArray, root: int | None, held: bytes, at: NDArray[np.int32], added: NDArray[np.int16]
+        self, met: IntArray, root: int | None, at: NDArray[np.int32], added: NDArray[np.int32], gained: IntArray
     ) -> Passed | None:
         """Tokens that read the following text after a place between two characters."""
         vocabulary, trie = self.vocabulary, self.vocabulary.trie
@@ -504,20 +525,57 @@ class Masks:
         tokens, ranges = vocabulary.tokens_within(np.concatenate(first), np.concatenate(end))
         number = np.concatenate(which)[ranges]
         used, number = np.unique(number, return_inverse=True)
-        states, gained = at[origins[used]].astype(np.intp), added[origins[used]].astype(np.intp)
-        at_start = origins[used] == root
-        _, distinct, which_place = distinct_rows(states, at_start, *gained.T)
-        places = states[distinct], gained[distinct], at_start[distinct]
-        return Passed(*places, tokens, which_place[number.ravel()])
+        places = origins[used]
+        states, at_start = at[places].astype(np.intp), places == root
+        distinct, which_place = distinct_rows(states, at_start, added[places])
+        judged_at = states[distinct], gained[added[places[distinct]]], at_start[distinct]
+        return Passed(*judged_at, tokens, which_place[number.ravel()])
 
 
-def distinct_rows(*columns: NDArray[np.integer]) -> tuple[IntArray, IntArray, NDArray[np.int32]]:
-    """Keys of distinct rows, an index of each, and the number of every row, from columns of small numbers."""
+class Sums:
+    """Sums of increments of the counts along the paths of a walk. A sum is a number; zero is the sum of none."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._automaton = automaton
+        zero = automaton.counts.zero
+        self._numbers: dict[tuple[int, ...], int] = {zero: 0}
+
+    @property
+    def vectors(self) -> IntArray:
+        """The sums by their numbers, shape (sums, units)."""
+        return np.array(list(self._numbers), dtype=np.intp)
+
+    def after(self, sums: NDArray[np.int32], codes: NDArray[np.int16]) -> NDArray[np.int32]:
+        """Sums with one more increment each."""
+        increments = self._automaton.vectors.tolist()
+        width = len(increments)
+        pairs = sums.astype(np.intp) * width + codes
+        distinct = np.flatnonzero(np.bincount(pairs))
+        known, vectors = list(self._numbers), list[int]()
+        for pair in distinct.tolist():
+            sum_of = tuple(map(add, known[pair // width], increments[pair % width]))
+            vectors.append(self._numbers.setdefault(sum_of, len(self._numbers)))
+        numbers = np.zeros(int(distinct.max(initial=0)) + 1, dtype=np.int32)
+        numbers[distinct] = vectors
+        after: NDArray[np.int32] = numbers[pairs]
+        return after
+
+
+def distinct_rows(*columns: NDArray[np.integer]) -> tuple[IntArray, NDArray[np.int32]]:
+    """An index of each distinct row, and the number of every row, from columns of small numbers."""
     key = columns[0].astype(np.int64)
     for column in columns[1:]:
         key = key * (int(column.max(initial=0)) + 1) + column
-    distinct, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return distinct, first, which.ravel().astype(np.int32)
+    size = int(key.max(initial=0)) + 1
+    if size > MAX_KEYS:
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        return first, which.ravel().astype(np.int32)
+    index = np.full(size, -1, dtype=np.int32)
+    index[key] = np.arange(key.size, dtype=np.int32)
+    distinct = np.flatnonzero(index >= 0)
+    number = np.zeros(size, dtype=np.int32)
+    number[distinct] = np.arange(distinct.size, dtype=np.int32)
+    return index[distinct].astype(np.intp), number[key]
 
 
 def next_character(data: bytes, at: int) -> str | None:

@@ -142,6 +142,9 @@ class PatternProgram:
             raise UnsupportedPattern("this regular expression is nested too deep") from None
         self.shortest = self._distances()
         """For each instruction, fewest characters to MATCH (or NEVER), and bytes of the shortest such text."""
+        ends = [each for each in self.shortest if each[0] < NEVER]
+        self.farthest = max((each[0] for each in ends), default=0), max((each[1] for each in ends), default=0)
+        """Most characters, and most bytes, that an instruction is from MATCH."""
         self._entered: dict[frozenset[int], frozenset[int]] = {}
         self.start = self.enter(frozenset({start}))
 

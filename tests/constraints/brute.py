@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import product
 
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Choice, Matches, Not, Or, Stop, StopPattern, Term
+from lmql_lite.constraints.terms import And, Choice, Constant, Matches, Not, Or, Stop, StopPattern, Term
 
 FAR = 10**6
 """Distance of a text that no continuation makes valid."""
@@ -177,13 +177,34 @@ def is_closed(term: Term) -> bool:
         case And(terms):
             return any(map(is_closed, terms))
         case Or(terms):
-            return bool(terms) and all(map(is_closed, terms))
+            several = [part for part in terms if not is_false(part)]
+            return bool(several) and all(map(is_closed, several))
         case Not(Not(part)):
             return is_closed(part)
         case Not(And(terms)):
             return is_closed(Or(tuple(map(Not, terms))))
         case Not(Or(terms)):
             return is_closed(And(tuple(map(Not, terms))))
+    return False
+
+
+def is_false(term: Term) -> bool:
+    """True if constants alone say that nothing meets the condition."""
+    match term:
+        case Constant(holds):
+            return not holds
+        case And(terms):
+            return any(map(is_false, terms))
+        case Or(terms):
+            return all(map(is_false, terms))
+        case Not(Constant(holds)):
+            return holds
+        case Not(And(terms)):
+            return all(is_false(Not(part)) for part in terms)
+        case Not(Or(terms)):
+            return any(is_false(Not(part)) for part in terms)
+        case Not(Not(part)):
+            return is_false(part)
     return False
 
 

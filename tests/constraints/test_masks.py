@@ -33,7 +33,7 @@ TREES = 25
 class Family(NamedTuple):
     """Characters of which conditions, texts and tokens consist. Of every kind that conditions tell apart, there is one.
 
-    `phrases` are the letters that phrases consist of.
+    So there is a space besides the one that may be banned, and another mark. Phrases consist of the letters `phrases`.
     """
 
     letters: str
@@ -50,7 +50,7 @@ FAMILIES = (
            ("[ab]*", "a+b?", "(?:ab|ba)+", "[^a]{1,4}", "[ab]{2,5}", "é?[ab]+", "(?s:.)*b", "(?:a|b|é)+", "(?s:.){3,}"),
            ("a?b", "b|ab", "[ab]{2}", "é[ab]", "(?:ab|é)a?", "b+a"),
            (b"\xc3", b"\xa9", b"\xaa", b"a\xc3", b"\xa9b", b"\xaa\xc3", b"b\xff", b"\xc3z", b"\xff")),
-    Family("az .\u2003—", "a .", 4, ("characters", "words", "sentences", PHRASE),
+    Family("az .\t!\u2003—", "a .", 4, ("characters", "words", "sentences", PHRASE),
            (r"\S+", r"\S+ \S+", r"a(?:\s|z)*", r"[^.]*\.", r"(?:\S+\s+){2}\S+", "[a z]{2,4}", "(?s:.){2}"),
            (r"\s\s", r"\.\s", r"\s+a", "[.]"),
            (b"\xe2\x80", b"\x83", b"\x94", b"a\xe2\x80", b"\x83a", b".\xff", b"a \xff")),
@@ -67,7 +67,7 @@ SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 def test_masks_ends_and_values_are_those_of_all_texts(seed: int) -> None:
     """S10, S13 to S16, S18, S19: of whole masks, at places that random tokens reach."""
     seen = _compared(seed)
-    assert seen["masks"] > 4 * TREES and seen["impossible"] < TREES * 2 // 3, seen
+    assert seen["masks"] > 2 * TREES and seen["impossible"] < TREES * 2 // 3, seen
 
 
 def _compared(seed: int) -> Counter[str]:
