@@ -45,11 +45,8 @@ MISTAKEN = {
     "||": "write or",
     "!": "write not",
     "=>": "write >=",
-    "=<": "write <=",
     "===": "write ==",
-    "<>": "write !=",
     "//": "a comment begins with #",
-    "++": "write += 1",
     **dict.fromkeys(
         ("where", "distribution"),
         "it follows a prompt; a string in a function is not a prompt, except in the docstring of a @query",
@@ -59,10 +56,6 @@ MISTAKEN = {
 
 WORDED = {
     **dict.fromkeys(("contains", "includes", "has"), 'write ".." in X'),
-    **dict.fromkeys(("matches", "like"), 'write REGEX(X, r"..")'),
-    **dict.fromkeys(("startswith", "starts"), 'write X.startswith("..")'),
-    **dict.fromkeys(("endswith", "ends"), 'write X.endswith("..")'),
-    "between": "write 3 < len(X) < 9",
     "AND": "write and",
     "OR": "write or",
     "NOT": "write not",
@@ -72,10 +65,7 @@ WORDED = {
 FOREIGN = {
     **dict.fromkeys(("let", "const", "var"), "write NAME = VALUE"),
     **dict.fromkeys(("elseif", "elsif"), "write elif CONDITION:"),
-    "unless": "write if not CONDITION:",
     "foreach": "write for NAME in VALUES:",
-    "until": "write while not CONDITION:",
-    "switch": "write match VALUE:",
     **dict.fromkeys(("function", "func", "fn"), "write def NAME():"),
 }
 """First words of statements in other languages, and the Python to write."""

@@ -22,7 +22,7 @@ from lmql_lite.constraints import formats
 from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
-from lmql_lite.program.symbols import WITHOUT_ZONE
+from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
@@ -35,16 +35,7 @@ MAX_SCHEMA = 100_000
 MAX_RUNS = 100
 """Most intervals into which a condition cuts the numbers of a place."""
 RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    ">": operator.gt,
-    "is": operator.is_,
-    "is not": operator.is_not,
-    "in": lambda value, among: value in among,
-    "not in": lambda value, among: value not in among,
+    **OPERATORS,
     "contains": lambda value, item: item in value,
     "lacks": lambda value, item: item not in value,
     "startswith": lambda value, phrase: value.startswith(phrase),
@@ -52,15 +43,12 @@ RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "true": lambda value, _: bool(value),
     "false": lambda value, _: not value,
 }
-MAX_LISTED = 1_000
-"""Most numbers of a range that are listed one by one."""
 MAX_EXACT = 2**53
 """Greatest bound that a grammar's floats hold exactly."""
 MAX_FLOAT = 10**308
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 SPECIAL = frozenset("\\.^$*+?{}[]|()")
 """Characters that mean something else in a regular expression."""
-ORDER = ("<", "<=", ">=", ">")
 SIZES = {
     "array": ("minItems", "maxItems"),
     "string": ("minLength", "maxLength"),
