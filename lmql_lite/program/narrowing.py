@@ -16,13 +16,13 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmql_lite.constraints import formats
 from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
-from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE
+from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE, Interval, compared
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
@@ -70,15 +70,6 @@ PLAIN = frozenset(
 """Core schemas whose values can be told from their JSON. All others may change the value."""
 CHANGING = ("strip_whitespace", "to_lower", "to_upper", "str_strip_whitespace", "str_to_lower", "str_to_upper")
 """Settings of texts that change them."""
-
-
-class Bounded(NamedTuple):
-    """Numbers between two bounds, None for no bound. With `open_low` or `open_high`, the bound itself is left out."""
-
-    low: Any = None
-    high: Any = None
-    open_low: bool = False
-    open_high: bool = False
 
 
 def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term, hints: list[str]) -> Schema | None:
@@ -509,48 +500,34 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Rational | Decimal)
 
 
-def _intervals(test: PlaceTest) -> list[Bounded] | None:
+def _intervals(test: PlaceTest) -> list[Interval] | None:
     """The numbers that meet a test; None if that is not known, or if there are too many intervals."""
     value: Any = test.value
     match test.relation:
         case "true":
-            return [Bounded(None, 0, open_high=True), Bounded(0, None, open_low=True)]
+            return [Interval(None, 0, open_high=True), Interval(0, None, open_low=True)]
         case "false":
-            return [Bounded(0, 0)]
-        case "<" | "<=" if _is_number(value):
-            return _without_infinity([Bounded(None, value, open_high=test.relation == "<")])
-        case ">" | ">=" if _is_number(value):
-            return _without_infinity([Bounded(value, None, open_low=test.relation == ">")])
-        case "==" if _is_number(value):
-            return _without_infinity([Bounded(value, value)])
+            return [Interval(0, 0)]
+        case "<" | "<=" | ">" | ">=" | "==" if _is_number(value):
+            return compared(test.relation, value)
         case "in" if isinstance(value, range) and abs(value.step) == 1:
-            return [Bounded(min(value), max(value))] if value else []
+            return [Interval(min(value), max(value))] if value else []
         case "in" if isinstance(value, range | tuple):
             if len(value) > MAX_LISTED:
-                return [Bounded(min(value), max(value))]
-            return _without_infinity([Bounded(each, each) for each in value if _is_number(each)])
+                return [Interval(min(value), max(value))]
+            return [interval for each in value if _is_number(each) for interval in compared("==", each)]
         case "!=" | "not in":
             excluded = value if test.relation == "not in" else (value,)
             if not isinstance(excluded, range | tuple) or len(excluded) > MAX_RUNS:
                 return None
             points = sorted({Fraction(each) for each in excluded if _is_number(each) and math.isfinite(each)})
             return [
-                Bounded(low, high, open_low=True, open_high=True)
+                Interval(low, high, open_low=True, open_high=True)
                 for low, high in zip([None, *points], [*points, None], strict=True)
             ]
         case "<" | "<=" | ">" | ">=" | "==" | "in" | "contains" | "lacks" | "startswith" | "endswith":
             return []
     return None
-
-
-def _without_infinity(intervals: list[Bounded]) -> list[Bounded]:
-    """The intervals with finite bounds: JSON has no infinite numbers."""
-    found = []
-    for low, high, open_low, open_high in intervals:
-        if low != math.inf and high != -math.inf:
-            low, high = None if low == -math.inf else low, None if high == math.inf else high
-            found.append(Bounded(low, high, open_low, open_high))
-    return found
 
 
 def _of_integer(node: Schema, test: PlaceTest) -> Any:
@@ -604,17 +581,16 @@ def _without(node: Schema, keys: Iterable[str]) -> Schema:
     return {key: value for key, value in node.items() if key not in keys}
 
 
-def _whole(node: Schema, interval: Bounded, least: str, most: str) -> Schema | None:
+def _whole(node: Schema, interval: Interval, least: str, most: str) -> Schema | None:
     """The node with bounds on a whole number; None if there is none between them."""
     lows = [math.ceil(node[least])] if node.get(least) is not None else []
     highs = [math.floor(node[most])] if node.get(most) is not None else []
     if least == "minimum":
         lows += [math.floor(node["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in node else []
         highs += [math.ceil(node["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in node else []
-    if interval.low is not None:
-        lows.append(math.floor(interval.low) + 1 if interval.open_low else math.ceil(interval.low))
-    if interval.high is not None:
-        highs.append(math.ceil(interval.high) - 1 if interval.open_high else math.floor(interval.high))
+    low, high = interval.whole()
+    lows += [] if low is None else [low]
+    highs += [] if high is None else [high]
     if lows and highs and max(lows) > min(highs):
         return None
     bounds = {least: max(lows)} if lows else {}
@@ -624,7 +600,7 @@ def _whole(node: Schema, interval: Bounded, least: str, most: str) -> Schema | N
     return _without(node, BOUNDS if least == "minimum" else ()) | bounds
 
 
-def _real(node: Schema, interval: Bounded) -> Schema | None:
+def _real(node: Schema, interval: Interval) -> Schema | None:
     """The node with bounds on a number; None if there is none between them."""
     lows = [(Fraction(node[key]), key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in node]
     highs = [(-Fraction(node[key]), key != "maximum") for key in ("maximum", "exclusiveMaximum") if key in node]
@@ -667,7 +643,7 @@ def _of_text(node: Schema, test: PlaceTest) -> Any:
             fitting = [each for each in among if isinstance(each, str) and _fits(node, each)]
             return {**node, "enum": list(dict.fromkeys(fitting))} if fitting else None
         case "!=" | "not in" if value == "" or (isinstance(value, tuple) and "" in value):
-            return _whole(node, Bounded(1), "minLength", "maxLength")
+            return _whole(node, Interval(1), "minLength", "maxLength")
         case "startswith" | "endswith" | "contains":
             phrases = value if isinstance(value, tuple) and test.relation != "contains" else (value,)
             if not all(isinstance(each, str) and _is_text(each) for each in phrases):

@@ -18,7 +18,8 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
 from numbers import Real
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, NamedTuple
 
 from lmql_lite.constraints import formats
 from lmql_lite.constraints.pattern import UnsupportedPattern, found, phrase, program
@@ -452,23 +453,23 @@ class CountSymbol(Symbol):
         raise Unguided
 
     def _compared(self, relation: str, value: Any) -> Term:
-        least, most = _bounds(relation, number("a length is compared with a number", value) - self.more)
-        low = max(least or 0, 0)
-        return Constant(False) if most is not None and most < low else Length(low, most, self.unit)
+        bound = number("a length is compared with a number", value)
+        return self._lengths(each.whole() for each in compared(relation, bound - self.more))
 
     def _among(self, value: Any) -> Term:
         sentence = "a length is one of a list, a range or another collection of numbers"
         among = _collection(sentence, value)
         if isinstance(among, range) and abs(among.step) == 1:
-            first, last = _ends(among)
-            low = max(first - self.more, 0)
-            return Length(low, last - self.more, self.unit) if low <= last - self.more else Constant(False)
+            return self._lengths([(least - self.more, most - self.more) for least, most in [_ends(among)]])
         numbers = {number(sentence, each) - self.more for each in among}
         lengths = sorted(math.floor(each) for each in numbers if 0 <= each < math.inf and each % 1 == 0)
         runs = [0, *(at for at, (one, two) in enumerate(pairwise(lengths), 1) if two > one + 1), len(lengths)]
-        terms = tuple(
-            Length(lengths[start], lengths[end - 1], self.unit) for start, end in pairwise(runs) if end > start
-        )
+        return self._lengths((lengths[start], lengths[end - 1]) for start, end in pairwise(runs) if end > start)
+
+    def _lengths(self, bounds: Iterable[Bounds]) -> Term:
+        """The texts whose length is within one of these bounds."""
+        least = [(max(low or 0, 0), high) for low, high in bounds]
+        terms = tuple(Length(low, high, self.unit) for low, high in least if high is None or low <= high)
         return terms[0] if len(terms) == 1 else Or(terms) if terms else Constant(False)
 
 
@@ -481,21 +482,32 @@ def _occurrences(phrase: Any) -> CountSymbol:
     return CountSymbol(Occurrences(data)) if data else CountSymbol("characters", 1)
 
 
-def _bounds(relation: str, value: float) -> tuple[int | None, int | None]:
-    """Least and greatest whole number for which a comparison other than `!=` is true; None if unbounded."""
+Bounds = tuple[int | None, int | None]
+"""Least and greatest whole number; None for no bound."""
+
+
+class Interval(NamedTuple):
+    """Numbers between two bounds, None for no bound. With `open_low` or `open_high`, the bound itself is left out."""
+
+    low: Any = None
+    high: Any = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def whole(self) -> Bounds:
+        """The whole numbers of the interval; none where the least is above the greatest."""
+        low, high = self.low, self.high
+        low = low if low is None else math.floor(low) + 1 if self.open_low else math.ceil(low)
+        return low, high if high is None else math.ceil(high) - 1 if self.open_high else math.floor(high)
+
+
+def compared(relation: str, value: Any) -> list[Interval]:
+    """The finite numbers for which a comparison with a number, other than `!=`, is true."""
     if value in (math.inf, -math.inf):
-        below = relation in ("<", "<=") if value > 0 else relation in (">", ">=")
-        return (None, None) if below else (1, 0)
-    match relation:
-        case "<":
-            return None, math.ceil(value) - 1
-        case "<=":
-            return None, math.floor(value)
-        case ">=":
-            return math.ceil(value), None
-        case ">":
-            return math.floor(value) + 1, None
-    return math.ceil(value), math.floor(value)
+        return [Interval()] if relation in (("<", "<=") if value > 0 else (">", ">=")) else []
+    low = value if relation in (">", ">=", "==") else None
+    high = value if relation in ("<", "<=", "==") else None
+    return [Interval(low, high, open_low=relation == ">", open_high=relation == "<")]
 
 
 def _ends(numbers: range) -> tuple[int, int]:
@@ -538,7 +550,8 @@ class NumberSymbol(Symbol):
             return _near(relation, bound)
         if relation == "!=":
             return formats.other_integers(self._compared("==", value), NOWHERE)
-        return formats.integers(*_bounds(relation, bound), NOWHERE)
+        least, most = next((each.whole() for each in compared(relation, bound)), (1, 0))
+        return formats.integers(least, most, NOWHERE)
 
     def _among(self, relation: str, value: Any) -> Term:
         sentence = f"{self.kind}() of a hole is one of a list, a range or another collection of numbers"
@@ -693,6 +706,8 @@ class PlaceSymbol(Symbol):
 
     def _compared(self, relation: str, value: Any) -> Term:
         keys = [key for step in self.path for key in (step.key, step.default)]
+        if relation in ("in", "not in") and isinstance(value, (*SCALARS, NoneType)) and not isinstance(value, str):
+            raise wrong("a place is one of a list, a set or another collection of values", value)
         if relation in ("is", "is not"):
             is_known = value is None or value is True or value is False
         else:
@@ -709,6 +724,8 @@ class PlaceSymbol(Symbol):
 
 def _is_comparable(value: Any, relation: str) -> bool:
     """True if comparisons with the value are those of numbers, texts, dates and listed values."""
+    if isinstance(value, str) and relation in ("in", "not in"):  # any part of it
+        return False
     if isinstance(value, (range, *COLLECTIONS)) and relation not in ("in", "not in", "startswith", "endswith"):
         return False
     if isinstance(value, range):

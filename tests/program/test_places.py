@@ -346,6 +346,8 @@ def test_a_condition_on_a_place_allows_each_value_that_meets_it(
         (list[str], "not (X and len(X) > 1)", "[]"),
         (Maybe, "X.tags == []", "{}"),
         (Maybe, "X.tags in [[]]", "{}"),
+        (list[str], "X[0] in 'cab'", '["ab"]'),
+        (list[str], "X[0] in ''", '[""]'),
     ],
 )
 def test_a_place_whose_value_may_differ_from_its_json_is_left_to_python(
@@ -400,6 +402,12 @@ def test_a_place_that_no_value_has_is_an_error_with_what_to_write(annotation: An
     with pytest.raises(lq.ConstraintError, match="no value of its type meets") as caught:
         filled(annotation, where, "{}")
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("where", ["X[0] in 0", "X[0] not in 2.5", "X[0] in None"])
+def test_a_place_is_not_looked_for_in_a_single_value(where: str) -> None:
+    with pytest.raises(lq.QueryError, match="a place is one of a list"):
+        lq.compile(f'"[X: list[str]]" where {where}')
 
 
 def test_a_contradiction_that_is_written_out_is_found_when_the_query_is_compiled() -> None:
