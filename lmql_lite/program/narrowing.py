@@ -22,7 +22,7 @@ from lmql_lite.constraints import formats
 from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
-from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE, Interval, compared
+from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE, NumberRange, compared
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
@@ -500,21 +500,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Rational | Decimal)
 
 
-def _intervals(test: PlaceTest) -> list[Interval] | None:
+def _intervals(test: PlaceTest) -> list[NumberRange] | None:
     """The numbers that meet a test; None if that is not known, or if there are too many intervals."""
     value: Any = test.value
     match test.relation:
         case "true":
-            return [Interval(None, 0, open_high=True), Interval(0, None, open_low=True)]
+            return [NumberRange(None, 0, open_high=True), NumberRange(0, None, open_low=True)]
         case "false":
-            return [Interval(0, 0)]
+            return [NumberRange(0, 0)]
         case "<" | "<=" | ">" | ">=" | "==" if _is_number(value):
             return compared(test.relation, value)
         case "in" if isinstance(value, range) and abs(value.step) == 1:
-            return [Interval(min(value), max(value))] if value else []
+            return [NumberRange(min(value), max(value))] if value else []
         case "in" if isinstance(value, range | tuple):
             if len(value) > MAX_LISTED:
-                return [Interval(min(value), max(value))]
+                return [NumberRange(min(value), max(value))]
             return [interval for each in value if _is_number(each) for interval in compared("==", each)]
         case "!=" | "not in":
             excluded = value if test.relation == "not in" else (value,)
@@ -522,7 +522,7 @@ def _intervals(test: PlaceTest) -> list[Interval] | None:
                 return None
             points = sorted({Fraction(each) for each in excluded if _is_number(each) and math.isfinite(each)})
             return [
-                Interval(low, high, open_low=True, open_high=True)
+                NumberRange(low, high, open_low=True, open_high=True)
                 for low, high in zip([None, *points], [*points, None], strict=True)
             ]
         case "<" | "<=" | ">" | ">=" | "==" | "in" | "contains" | "lacks" | "startswith" | "endswith":
@@ -581,7 +581,7 @@ def _without(node: Schema, keys: Iterable[str]) -> Schema:
     return {key: value for key, value in node.items() if key not in keys}
 
 
-def _whole(node: Schema, interval: Interval, least: str, most: str) -> Schema | None:
+def _whole(node: Schema, interval: NumberRange, least: str, most: str) -> Schema | None:
     """The node with bounds on a whole number; None if there is none between them."""
     lows = [math.ceil(node[least])] if node.get(least) is not None else []
     highs = [math.floor(node[most])] if node.get(most) is not None else []
@@ -600,7 +600,7 @@ def _whole(node: Schema, interval: Interval, least: str, most: str) -> Schema | 
     return _without(node, BOUNDS if least == "minimum" else ()) | bounds
 
 
-def _real(node: Schema, interval: Interval) -> Schema | None:
+def _real(node: Schema, interval: NumberRange) -> Schema | None:
     """The node with bounds on a number; None if there is none between them."""
     lows = [(Fraction(node[key]), key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in node]
     highs = [(-Fraction(node[key]), key != "maximum") for key in ("maximum", "exclusiveMaximum") if key in node]
@@ -643,7 +643,7 @@ def _of_text(node: Schema, test: PlaceTest) -> Any:
             fitting = [each for each in among if isinstance(each, str) and _fits(node, each)]
             return {**node, "enum": list(dict.fromkeys(fitting))} if fitting else None
         case "!=" | "not in" if value == "" or (isinstance(value, tuple) and "" in value):
-            return _whole(node, Interval(1), "minLength", "maxLength")
+            return _whole(node, NumberRange(1), "minLength", "maxLength")
         case "startswith" | "endswith" | "contains":
             phrases = value if isinstance(value, tuple) and test.relation != "contains" else (value,)
             if not all(isinstance(each, str) and _is_text(each) for each in phrases):

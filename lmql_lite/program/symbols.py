@@ -486,7 +486,7 @@ Bounds = tuple[int | None, int | None]
 """Least and greatest whole number; None for no bound."""
 
 
-class Interval(NamedTuple):
+class NumberRange(NamedTuple):
     """Numbers between two bounds, None for no bound. With `open_low` or `open_high`, the bound itself is left out."""
 
     low: Any = None
@@ -501,13 +501,13 @@ class Interval(NamedTuple):
         return low, high if high is None else math.ceil(high) - 1 if self.open_high else math.floor(high)
 
 
-def compared(relation: str, value: Any) -> list[Interval]:
+def compared(relation: str, value: Any) -> list[NumberRange]:
     """The finite numbers for which a comparison with a number, other than `!=`, is true."""
     if value in (math.inf, -math.inf):
-        return [Interval()] if relation in (("<", "<=") if value > 0 else (">", ">=")) else []
+        return [NumberRange()] if relation in (("<", "<=") if value > 0 else (">", ">=")) else []
     low = value if relation in (">", ">=", "==") else None
     high = value if relation in ("<", "<=", "==") else None
-    return [Interval(low, high, open_low=relation == ">", open_high=relation == "<")]
+    return [NumberRange(low, high, open_low=relation == ">", open_high=relation == "<")]
 
 
 def _ends(numbers: range) -> tuple[int, int]:
