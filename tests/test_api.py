@@ -244,6 +244,9 @@ def test_a_query_is_called_with_its_inputs_and_pickles() -> None:
     for arguments, named in ((("a", "b", "c"), {}), (("a",), {"greeting": "b"}), (("a", "b"), {"nam": "c"})):
         with pytest.raises(lq.InputError):
             query(*arguments, **named)
+    with pytest.raises(lq.InputError, match="inputs must be a dict") as refused:
+        query.run_sync("Hi")  # type: ignore[arg-type]
+    assert "a call takes values: query(...)" in (refused.value.hint or "")
 
 
 def test_a_result_is_a_mapping_with_a_short_repr() -> None:
