@@ -74,6 +74,7 @@ SLOW = (
     "cache/responses/test_response_faults.py",
     "cache/test_any_order.py",
     "cache/test_encoder.py",
+    "constraints/test_json.py",
     "engine/generate/test_seeded_requests.py",
     "engine/test_filling_types.py",
     "engine/test_json_escapes.py",

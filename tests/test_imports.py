@@ -98,13 +98,14 @@ OPTIONAL = {
     + ABSENT
     + """
 import pytest
-sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider"]))
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "tests"]))
 """
 )
 """Collection of all tests where only `pip install '.[test]'` was run."""
 
 
-def test_the_printed_test_command_collects_every_test_without_the_other_extras() -> None:
+@pytest.mark.slow
+def test_every_test_is_collected_without_the_other_extras() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=300, check=False, cwd=PACKAGE.parent
     )
