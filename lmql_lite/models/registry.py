@@ -102,7 +102,9 @@ def _loaded(model: str, access: Access) -> Model:
     kind, _, name = model.partition(":")
     if model == "demo":
         _refuse(model, access, _IN_PROCESS, "is for other models", "use smol or local:NAME")
-        return _demo()
+        from lmql_lite.models.demo import DemoModel
+
+        return DemoModel.load()
     if model == "smol":
         return _local("smol", access, "smol")
     if kind == "local" and name.startswith("llama.cpp:"):
@@ -206,12 +208,6 @@ def _refuse(model: str, access: Access, options: tuple[str, ...], why: str, hint
     for option, value in access.items():
         if value is not None and option in options:
             raise ModelError(f"{option}= {why}, which {model!r} is not", hint=hint)
-
-
-def _demo() -> Scorer:
-    from lmql_lite.models.demo import DemoModel
-
-    return DemoModel.load()
 
 
 def _local(name: str, access: Access, label: str = "") -> Scorer:

@@ -362,7 +362,7 @@ def test_options_that_cannot_be_had_are_named(llama_folder: Path) -> None:
     for options, words in (
         ({"device": "warp"}, "the device 'warp' cannot be used"),
         ({"dtype": "float3"}, "'float3' is not a precision"),
-        ({"quantization": {"quant_method": "none"}}, "its quantization= cannot be used"),
+        ({"quantization": {"quant_method": "none"}}, "its weights cannot be loaded with this quantization="),
         ({"adapter": str(llama_folder)}, "the adapter .* cannot be used|needs peft"),
         ({"base_url": "http://localhost"}, "only for models behind an API"),
     ):

@@ -95,16 +95,82 @@ class Checkpoint:
     def load(cls, name: str, options: LoadOptions = AS_STATED, *, multimodal: bool = False) -> Checkpoint:
         """Checkpoint from a folder, a GGUF file or a name: a causal language model, or one that takes pictures or
         clips. Call it inside `loading`."""
+        import torch
+        import transformers
+
+        library: Any = transformers
         folder, commit = located(name)
-        return _load(name, folder, commit, options, multimodal=multimodal)
+        device = _device(name, options.device)
+        with _telling(name, "its config.json cannot be used"):
+            config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        if not multimodal:
+            _require_causal(name, config)
+        kind = multimodal_class(config.model_type, config.architectures) if multimodal else "AutoModelForCausalLM"
+        stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
+        stated = getattr(torch, stated) if isinstance(stated, str) else stated
+        precision = _precision(name, options.dtype, stated, device)
+        if not (options.quantization or options.device_map):
+            _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
+        with _telling(name, "its tokenizer cannot be read"):
+            tokenizer = _tokenizer(folder, config)
+        more: dict[str, Any] = {}
+        if options.quantization is not None:
+            more["quantization_config"] = options.quantization
+        if options.device_map is not None:
+            _require(name, "device_map=", "accelerate")
+            more["device_map"] = options.device_map
+        with_this = " with this quantization=" if options.quantization is not None else ""
+        with _telling(name, f"its weights cannot be loaded{with_this}"):
+            network, report = getattr(library, str(kind)).from_pretrained(
+                folder,
+                config=config,
+                torch_dtype=precision,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                **more,
+            )
+            if not more:
+                network = network.to(device)
+        if report["missing_keys"]:
+            some = ", ".join(sorted(report["missing_keys"])[:3])
+            raise ModelError(
+                f"local:{name}: its weights lack {len(report['missing_keys'])} tensors ({some}, ...)",
+                hint="is the folder complete, and does config.json belong to these weights?",
+            )
+        adapter = ""
+        if options.adapter is not None:
+            network, adapter = _adapted(name, network, options.adapter)
+        changes = [str(options.quantization or ""), adapter]
+        extra = [str(precision), *changes] if any(changes) else str(precision)
+        fingerprint = files_fingerprint(name, folder, commit, extra)
+        return cls(f"local:{name}", fingerprint, tokenizer, context_length(config), network.eval(), str(folder))
 
     @classmethod
-    def of(cls, network: Any, tokenizer: Any, name: str = "") -> Checkpoint:
+    def of(cls, network: Any, tokenizer: Any) -> Checkpoint:
         """Checkpoint of a loaded network and its tokenizer (of transformers, or ours). Call it inside `loading`.
 
         The network is put into evaluation mode. Reads all weights once, at memory speed, for the fingerprint.
         """
-        return _of(network, tokenizer, name)
+        config = getattr(network, "config", None)
+        if not (hasattr(network, "forward") and hasattr(config, "get_text_config")):
+            raise ModelError(
+                f"{type(network).__name__} is not a causal language model of transformers",
+                hint="give model(network, tokenizer) what AutoModelForCausalLM.from_pretrained returned",
+            )
+        name = Path(str(getattr(config, "_name_or_path", "") or type(network).__name__)).name
+        _require_causal(name, config)
+        if tokenizer is None:
+            raise ModelError(
+                "a loaded network needs its tokenizer", hint="model(network, AutoTokenizer.from_pretrained(NAME))"
+            )
+        fingerprint = model_fingerprint(network, extra=_spelling(tokenizer))
+        if not isinstance(tokenizer, HFTokenizer):
+            with _telling(name, "its tokenizer cannot be read"):
+                tokenizer = _saved(tokenizer, config, network.generation_config)
+        length = context_length(config)
+        return cls(f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, length, network.eval())
 
 
 @contextmanager
@@ -149,79 +215,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "enough memory" in str(error)
 
 
-def _load(name: str, folder: Path, commit: str | None, options: LoadOptions, *, multimodal: bool) -> Checkpoint:
-    import torch
-    import transformers
-
-    library: Any = transformers
-    device = _device(name, options.device)
-    with _telling(name, "its config.json cannot be used"):
-        config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    if not multimodal:
-        _require_causal(name, config)
-    kind = multimodal_class(config.model_type, config.architectures) if multimodal else "AutoModelForCausalLM"
-    stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
-    stated = getattr(torch, stated) if isinstance(stated, str) else stated
-    precision = _precision(name, options.dtype, stated, device)
-    if not (options.quantization or options.device_map):
-        _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
-    with _telling(name, "its tokenizer cannot be read"):
-        tokenizer = _tokenizer(folder, config)
-    more: dict[str, Any] = {}
-    if options.quantization is not None:
-        more["quantization_config"] = _quantization(name, options.quantization)
-    if options.device_map is not None:
-        _require(name, "device_map=", "accelerate")
-        more["device_map"] = options.device_map
-    with _telling(name, "its weights cannot be loaded"):
-        network, report = getattr(library, str(kind)).from_pretrained(
-            folder,
-            config=config,
-            torch_dtype=precision,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            **more,
-        )
-        if not more:
-            network = network.to(device)
-    if report["missing_keys"]:
-        some = ", ".join(sorted(report["missing_keys"])[:3])
-        raise ModelError(
-            f"local:{name}: its weights lack {len(report['missing_keys'])} tensors ({some}, ...)",
-            hint="is the folder complete, and does config.json belong to these weights?",
-        )
-    adapter = ""
-    if options.adapter is not None:
-        network, adapter = _adapted(name, network, options.adapter)
-    changes = [str(options.quantization or ""), adapter]
-    extra = [str(precision), *changes] if any(changes) else str(precision)
-    fingerprint = files_fingerprint(name, folder, commit, extra)
-    return Checkpoint(f"local:{name}", fingerprint, tokenizer, context_length(config), network.eval(), str(folder))
-
-
-def _of(network: Any, tokenizer: Any, name: str) -> Checkpoint:
-    config = getattr(network, "config", None)
-    if not (hasattr(network, "forward") and hasattr(config, "get_text_config")):
-        raise ModelError(
-            f"{type(network).__name__} is not a causal language model of transformers",
-            hint="give model(network, tokenizer) what AutoModelForCausalLM.from_pretrained returned",
-        )
-    name = name or Path(str(getattr(config, "_name_or_path", "") or type(network).__name__)).name
-    _require_causal(name, config)
-    if tokenizer is None:
-        raise ModelError(
-            "a loaded network needs its tokenizer", hint="model(network, AutoTokenizer.from_pretrained(NAME))"
-        )
-    fingerprint = model_fingerprint(network, extra=_spelling(tokenizer))
-    if not isinstance(tokenizer, HFTokenizer):
-        with _telling(name, "its tokenizer cannot be read"):
-            tokenizer = _saved(tokenizer, config, network.generation_config)
-    length = context_length(config)
-    return Checkpoint(f"local:{name}", f"local:{fingerprint[:32]}", tokenizer, length, network.eval())
-
-
 def _device(name: str, wanted: str | None) -> torch.device:
     import torch
 
@@ -260,16 +253,6 @@ def has_native_bfloat16() -> bool:
 
     probes = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile", "arm_bf16"))
     return any(probe is not None and probe() for probe in probes)
-
-
-def _quantization(name: str, wanted: Any) -> Any:
-    import transformers.quantizers
-
-    library: Any = transformers.quantizers
-    if isinstance(wanted, Mapping):
-        with _telling(name, "its quantization= cannot be used"):
-            return library.AutoQuantizationConfig.from_dict(dict(wanted))
-    return wanted
 
 
 def _adapted(name: str, network: Any, adapter: str) -> tuple[Any, str]:
