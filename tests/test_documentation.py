@@ -216,6 +216,6 @@ def test_a_test_of_the_page_is_recorded_and_replayed(folder: Path, monkeypatch: 
         ended = shell("pytest --lq-record=new")
         assert ended.returncode == 0, ended.stdout
     asked = server.requests
-    assert asked and Path("recordings/test_reviews/test_mood.tokens").exists()
+    assert asked and Path("recordings/test_reviews/test_mood.jsonl").exists()
     ended = shell("pytest")
     assert ended.returncode == 0 and server.requests == asked, ended.stdout

@@ -245,32 +245,34 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
 def export(file: str, model: str | None, output: str | None) -> None:
     """Print all entries in FILE as JSON lines.
 
-    One object per entry, for other programs:
+    One object per entry, for other programs, in the format of recordings; `merge` reads it again:
 
     \b
     model, fingerprint, vocabulary  who said it, and its number of tokens
     kind                top-k, greedy or sampled
-    path                ids of the tokens before it, from the first one of the text on
+    place, parent       hashes of its path and of that of the entry before it (0 at the beginning of the text)
+    tokens              ids of the tokens from parent to place
     written             unix time in seconds
+    after, says         text before it, and its own, of a model behind an API
     top-k:              ids, logprobs of the best tokens; rest: the probability of all others
     greedy:             token, logprob: the best token under conditions; question: a digest of them
     sampled:            as greedy, with seed and index: the token that was sampled with these
     onward              further bytes of the token of a model behind an API, whose tokens here are bytes
 
-    null means that there is no number: minus infinity, no token, an unknown time.
+    null means that there is no number: minus infinity, no token. The last field is a checksum of the line.
     """
-    from lmql_lite.cache.contents import chosen, exported, read_file
+    from lmql_lite.cache.contents import chosen, stored_rows
+    from lmql_lite.cache.recorded import line_of_row
 
     with reporting(as_json=False):
-        found = read_file(file)
-        models = chosen(found.models, model)
-        known = [found.by_model[one.fingerprint] for one in models]
-        lines = (json.dumps(entry) for one in known for entry in exported(one))
+        rows, _, damage = stored_rows(file)
+        models = chosen([*dict.fromkeys(each[0] for each in rows)], model)
+        lines = (line_of_row(each).decode().rstrip() for each in rows if each[0] in models)
         if output is None:
             _write_lines(lines)
         else:
             _write_file(Path(output), lines)
-        if found.damage:
+        if damage:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
 
 

@@ -42,7 +42,7 @@ SHOWN = 5
     type=click.Choice(["none", "new", "all"]),
     default="new",
     show_default=True,
-    help="What to ask the model: nothing, what NAME.cases.tokens lacks, or everything.",
+    help="What to ask the model: nothing, what NAME.cases.jsonl lacks, or everything.",
 )
 @RUN_MODEL
 @BASE_URL
@@ -53,7 +53,7 @@ def test(
 ) -> None:
     """Run the cases in NAME.cases.toml beside the query NAME.lq, or the cases of all queries below DIR.
 
-    The model's answers are kept in NAME.cases.tokens, so that with --record none the same cases need no model and no
+    The model's answers are kept in NAME.cases.jsonl, so that with --record none the same cases need no model and no
     key. Exit code 4 if a case fails.
     """
     from lmql_lite.data.cases import case_files, read_cases
@@ -90,7 +90,9 @@ async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tu
 
     assert record in get_args(RecordMode), "click takes no other"
     remedy = f"lq test {file.path} asks the model for what is missing"
-    recording = Recording(file.recording, record, name=str(file.recording), remedy=remedy)
+    recording = Recording(
+        file.recording, record, older=file.recording.with_suffix(".tokens"), name=str(file.recording), remedy=remedy
+    )
     results: list[CaseResult] = []
     try:
         with only_modules_beside(file.query.parent):

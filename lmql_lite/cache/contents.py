@@ -4,19 +4,13 @@ data."""
 from __future__ import annotations
 
 import heapq
-import json
-import math
 import os
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from lmql_lite.cache.entry import ROOT_TOKEN, Answer, Question
-from lmql_lite.cache.sampling import mix
+from lmql_lite.cache.recorded import Stored, is_recording, read_recording
 from lmql_lite.cache.token_text import visible
 from lmql_lite.cache.top_k import TopK
 from lmql_lite.cache.tree_file import TreeFile
@@ -24,10 +18,6 @@ from lmql_lite.cache.tree_rows import (
     ModelName,
     RowError,
     TreeRow,
-    packed_answer,
-    packed_question,
-    packed_scores,
-    packed_tokens,
     unpacked_answer,
     unpacked_question,
     unpacked_scores,
@@ -143,13 +133,9 @@ def places_below(root: StoredPlace) -> Iterator[StoredPlace]:
         yield place
 
 
-Stored = tuple[ModelName, int, TreeRow]
-"""A row with its model and its time of writing."""
-
-
 def stored_rows(path: str | os.PathLike[str]) -> tuple[list[Stored], int, list[str]]:
-    """The rows of a file or of the server of a `redis://` URL, its bytes, and sentences about damage. Blocks. Raises
-    CacheError if the file cannot be read or is not a `.tokens` file."""
+    """The rows of a file, a recording, or the server of a `redis://` URL, its bytes, and sentences about damage.
+    Blocks. Raises CacheError if the file cannot be read or is not a `.tokens` file."""
     if is_redis_url(path):
         server = TreeServer(str(path))
         try:
@@ -161,6 +147,9 @@ def stored_rows(path: str | os.PathLike[str]) -> tuple[list[Stored], int, list[s
     check_there(given)
     if is_version_2(given):
         return read_version_2(given)
+    if is_recording(given):
+        rows, lines = read_recording(given)
+        return rows, given.stat().st_size, [f"{lines:,} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
     file = TreeFile(given, reads_only=True)
     file.open()
     try:
@@ -212,108 +201,6 @@ def check_there(path: Path) -> None:
         )
     if not path.is_file():
         raise CacheError(f"{path} is a device, pipe or socket", hint="name a file")
-
-
-# entries one by one
-
-
-def exported(known: ModelEntries) -> Iterator[dict[str, Any]]:
-    """Entries as JSON data, made one by one. None stands for minus infinity, no token, and no time."""
-    named = known.model
-    model = {"model": named.name, "fingerprint": named.fingerprint, "vocabulary": named.vocabulary_size}
-    for entry in known.entries:
-        made = model | {"kind": entry.kind, "path": entry.place.path, "written": entry.written or None}
-        if isinstance(entry.value, TopK):
-            scores = entry.value
-            made |= {
-                "ids": scores.ids.tolist(),
-                "logprobs": [_finite(logprob) for logprob in scores.logprobs.tolist()],
-                "rest": _finite(scores.rest),
-            }
-        else:
-            question = entry.question
-            if isinstance(question, tuple):
-                made |= {"seed": question[1], "index": question[2]}
-                question = question[0]
-            assert question is not None, "answers have a question"
-            token = entry.value.token
-            made |= {
-                "question": question.hex(),
-                "token": None if token < 0 else token,
-                "logprob": _finite(entry.value.logprob),
-            }
-        yield made | ({"onward": list(entry.onward)} if entry.onward else {})
-
-
-def imported(path: Path) -> list[ModelEntries]:
-    """Entries of a file of JSON lines as `exported` makes them. Raises CacheError for a line that is not one."""
-    found: dict[str, ModelEntries] = {}
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise CacheError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            made = json.loads(line)
-            model = ModelName(str(made["fingerprint"]), str(made["model"]), int(made["vocabulary"]))
-            entries = found.setdefault(model.fingerprint, ModelEntries(model))
-            entries.add(entries.root.extended(map(int, made["path"])), _row_of(made), int(made["written"] or 0))
-        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
-            raise CacheError(
-                f"{path}, line {number}, is not an entry: {type(error).__name__}: {error}",
-                hint="such lines are written by lq cache export",
-            ) from error
-    return list(found.values())
-
-
-def _row_of(made: Mapping[str, Any]) -> TreeRow:
-    """Question and value of an entry from its JSON data, in a row without a place."""
-    onward = [int(token) for token in made.get("onward", ())]
-    if made["kind"] == "top-k":
-        logprobs = np.array([_number(each) for each in made["logprobs"]], np.float32)
-        entry = TopK(np.array(made["ids"], np.int32), logprobs, _number(made["rest"]), 0)
-        if entry.ids.shape != logprobs.shape:
-            raise ValueError("it has other numbers of ids and of log-probabilities")
-        return TreeRow(0, b"", 0, b"", packed_scores(entry, onward))
-    digest = bytes.fromhex(made["question"])
-    question = (digest, int(made["seed"]), int(made["index"])) if made["kind"] == "sampled" else digest
-    token = -1 if made["token"] is None else int(made["token"])
-    return TreeRow(
-        0, packed_question(question), 0, b"", packed_answer(Answer(token, _number(made["logprob"]), 0), onward)
-    )
-
-
-def rows_of(known: ModelEntries) -> Iterator[Stored]:
-    """The rows of entries, each with the way from the nearest place above that has one."""
-    hashes: dict[StoredPlace, int] = {known.root: 0}
-    for entry in known.entries:
-        way: list[int] = []
-        above = entry.place
-        while above.parent is not None and (above is entry.place or not above.entries):
-            way.append(above.token)
-            above = above.parent
-        places = []
-        place: StoredPlace = entry.place
-        while place not in hashes:
-            places.append(place)
-            assert place.parent is not None, "the root is known"
-            place = place.parent
-        for each in reversed(places):
-            assert each.parent is not None, "the root is known"
-            hashes[each] = mix(hashes[each.parent], each.token)
-        question = b"" if entry.question is None else packed_question(entry.question)
-        value = entry.value
-        data = packed_answer(value, entry.onward) if isinstance(value, Answer) else packed_scores(value, entry.onward)
-        row = TreeRow(hashes[entry.place], question, hashes[above], packed_tokens(way[::-1]), data)
-        yield known.model, entry.written, row
-
-
-def _number(value: float | None) -> float:
-    return -math.inf if value is None else float(value)
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 # models

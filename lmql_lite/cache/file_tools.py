@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from lmql_lite.cache.contents import Stored, check_there, chosen, stored_rows
+from lmql_lite.cache.contents import check_there, chosen, stored_rows
+from lmql_lite.cache.recorded import Stored
 from lmql_lite.cache.tree_file import (
     TreeFile,
     file_bytes,

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TypeVar
 from weakref import finalize
 
+from lmql_lite.cache.recorded import RecordedRows
 from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
 from lmql_lite.cache.tree_file import TreeFile
 from lmql_lite.cache.tree_rows import VOCABULARY, ModelName
@@ -35,7 +36,7 @@ class ModelTrees:
     def __init__(
         self,
         max_bytes: int = MAX_BYTES,
-        rows: TreeFile | TreeServer | None = None,
+        rows: TreeFile | TreeServer | RecordedRows | None = None,
         clock: Callable[[], float] = time.time,
         *,
         reads_only: bool = False,
@@ -78,16 +79,6 @@ class ModelTrees:
         trees = ModelTrees(max_bytes, rows, clock, reads_only=reads_only)
         finalize(trees, rows.close)  # for an owner that is freed without an event loop
         await trees._job(rows.open)
-        return trees
-
-    @staticmethod
-    def read(path: str | os.PathLike[str]) -> ModelTrees:
-        """The trees of a file that is only read. Raises CacheError as in `open`."""
-        rows = TreeFile(Path(path), reads_only=True)
-        rows.open()
-        rows.follow()
-        trees = ModelTrees(MAX_BYTES, rows, reads_only=True)
-        finalize(trees, rows.close)
         return trees
 
     def tree(self, fingerprint: str) -> TokenTree:

@@ -318,7 +318,9 @@ class TreeFile(Epochs):
             if is_damage(error):
                 self._note_damage()
             return []
-        return [row for each in found if (row := self._row(model[1], each)) is not None]
+        wanted = set(places)  # a damaged index may lead to the row of another place
+        rows = (self._row(model[1], each) for each in found)
+        return [row for row in rows if row is not None and row.place in wanted]
 
     def vocabulary(self, fingerprint: str) -> int:
         """Number of tokens of a model whose rows were read."""
@@ -644,6 +646,11 @@ def check_mark(path: Path, given: Path) -> None:
         raise CacheError(
             f"{given} was written by an earlier lmql-lite, in another format",
             hint=f"convert it: lq cache merge {given} -o new.tokens",
+        )
+    if head.startswith(b'{"kind":"'):
+        raise CacheError(
+            f"{given} is a recording, not a .tokens file",
+            hint=f"make a cache of it: lq cache merge {given} -o new.tokens",
         )
     raise CacheError(
         f"{given} is not a .tokens file, or is damaged beyond recognition",

@@ -73,7 +73,7 @@ class CaseFile:
     @property
     def recording(self) -> Path:
         """File with what the model answered to the cases."""
-        return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.cases.tokens")
+        return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.cases.jsonl")
 
 
 def case_files(place: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Recording: a `.tokens` file that replaces every cache while a test runs."""
+"""Recording: a file of JSON lines that replaces every cache while a test runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.contents import ModelEntries, StoredPlace, read_file
+from lmql_lite.cache.contents import ModelEntries, StoredPlace, read_file, stored_rows
 from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.recorded import RecordedRows, Stored, line_of_row, read_recording
 from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, spelled
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import CacheError
+from lmql_lite.store.log import ForeignFile, LogWriter
 
 RecordMode = Literal["none", "new", "all"]
 """`none` asks no model; `new` asks for what the file lacks; `all` asks for everything, and the answers replace the
@@ -27,13 +29,14 @@ AHEAD = 24
 
 class Recording:
     """File that the runs of one test read and write. `name` is the name of the file in messages, `remedy` the hint for
-    a missing or stale file.
+    a missing or stale file. Where there is only an `older` one, a `.tokens` file, that is read.
 
     A run without a seed has seed 0, because a random seed would ask for other tokens every time.
     """
 
-    def __init__(self, path: Path, mode: RecordMode, *, name: str, remedy: str) -> None:
+    def __init__(self, path: Path, mode: RecordMode, *, older: Path, name: str, remedy: str) -> None:
         self.path = path
+        self._older = older
         self.name = name
         self.mode = mode
         self.remedy = remedy
@@ -45,6 +48,7 @@ class Recording:
         """First difference of each run from the recording, if it has one."""
         self._was_there = path.exists()
         self._before: dict[str, ModelEntries] = {}
+        self._rows: RecordedRows | None = None
         self._trees: ModelTrees | None = None
 
     @property
@@ -58,14 +62,16 @@ class Recording:
         return settings.changed({"cache": True, "cache_mode": mode, "use_caches": None, "seed": seed})
 
     async def trees(self) -> ModelTrees:
-        """The trees of the file. Raises CacheError for a file that is missing or is not a `.tokens` file."""
+        """The trees of the file. Raises CacheError for a file that is missing or is not a recording."""
         if self._trees is None:
-            opened = self._read() if self.replays else await self._opened()
-            self._trees = self._trees or opened  # runs that open at once share the first result
+            self._rows = self._read() if self.replays else self._opened()
+            self._trees = ModelTrees(MAX_BYTES, self._rows, reads_only=self.replays)
         return self._trees
 
     def run(self, tree: TokenTree, fingerprint: str, vocabulary: Vocabulary | None) -> RecordedRun:
         """The record of a new run on the tree of a model. `vocabulary` is None for a model on a server."""
+        assert self._rows is not None, "the trees are those of the recording"
+        self._rows.vocabularies[fingerprint] = vocabulary
         return RecordedRun(self, tree, self._before.get(fingerprint), vocabulary or BYTES)
 
     def stale(self, error: CacheError) -> CacheError:
@@ -85,26 +91,43 @@ class Recording:
             elif not self._was_there and not self.path.stat().st_size:
                 self.path.unlink()
 
-    def _read(self) -> ModelTrees:
-        if not self._was_there:
+    def _stored(self) -> list[Stored]:
+        if self._was_there:
+            return read_recording(self.path)[0]
+        return stored_rows(self._older)[0] if self._older.exists() else []
+
+    def _read(self) -> RecordedRows:
+        if not self._was_there and not self._older.exists():
             raise CacheError(f"there is no recording {self.name}", hint=self.remedy)
-        return ModelTrees.read(self.path)
+        return RecordedRows(self._stored())
 
     @property
     def _place(self) -> Path:
         """The file to write: with mode `all` a new file beside the old one."""
         return self.path.with_name(f".{self.path.name}.new") if self.mode == "all" else self.path
 
-    async def _opened(self) -> ModelTrees:
+    def _opened(self) -> RecordedRows:
         self._place.parent.mkdir(parents=True, exist_ok=True)
-        if self._was_there:
-            self._before = read_file(os.fspath(self.path)).by_model
+        known = self._stored()
+        if known:
+            self._before = read_file(self.path if self._was_there else self._older).by_model
         if self.mode == "all":
+            known = []
             with suppress(FileNotFoundError):
                 self._place.unlink()
-        trees = await ModelTrees.open(self._place)
-        await trees.follow()
-        return trees
+        try:
+            log = LogWriter(self._place, b"")
+        except BlockingIOError:
+            raise CacheError(
+                f"{self.name} is being written by another process", hint="wait until it has ended"
+            ) from None
+        except ForeignFile as error:
+            raise CacheError(f"{self.name} is not a recording", hint="it was not changed; name another file") from error
+        except OSError as error:
+            raise CacheError(f"{self.name} cannot be written ({error.strerror or error})") from error
+        if known and not self._was_there:  # what an older file has is written to the new one
+            log.append([line_of_row(each) for each in known])
+        return RecordedRows(known, log)
 
 
 class RecordedRun:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lmql_lite.engine.recording import Recording
 
 FOLDER = "recordings"
+OLDER = ".tokens"
+"""Ending of recordings of earlier versions."""
 LONGEST_NAME = 120
 SHARED = pytest.StashKey[str]()
 """Of a test: the sentence about another one with the same file."""
@@ -53,17 +55,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def recording_of(item: pytest.Item) -> Path:
-    """`recordings/test_module/test_name.tokens` beside the test's file, or what its mark says."""
+    """`recordings/test_module/test_name.jsonl` beside the test's file, or what its mark says.
+
+    A mark may name a `.tokens` file, the format of earlier recordings: it is read, and written as `.jsonl`.
+    """
     folder, marker = item.path.parent, item.get_closest_marker("lq_recording")
     if marker is not None:
-        if len(marker.args) != 1 or marker.kwargs or not str(marker.args[0]).endswith(".tokens"):
-            raise pytest.UsageError(f'{item.nodeid}: the mark takes one file, such as lq_recording("joke.tokens")')
-        return Path(folder, marker.args[0])
+        if len(marker.args) != 1 or marker.kwargs or not str(marker.args[0]).endswith((".jsonl", OLDER)):
+            raise pytest.UsageError(f'{item.nodeid}: the mark takes one file, such as lq_recording("joke.jsonl")')
+        return Path(folder, marker.args[0]).with_suffix(".jsonl")
     name = ".".join(item.nodeid.split("::")[1:])
     safe = re.sub(r"[^\w.\[\]-]", "_", name)[:LONGEST_NAME]
     if safe != name:
         safe += f"-{blake2b(name.encode('utf-8', 'backslashreplace'), digest_size=3).hexdigest()}"
-    return folder / FOLDER / item.path.stem / f"{safe}.tokens"
+    return folder / FOLDER / item.path.stem / f"{safe}.jsonl"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,7 +97,10 @@ def lq_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
     path, config = recording_of(item), request.config
     command = f'pytest "{item.nodeid}" --lq-record=new'
     remedy = f"{command} asks the model for what is missing"
-    recording = Recording(path, config.getoption("--lq-record"), name=_relative(path, config), remedy=remedy)
+    recording = Recording(
+        path, config.getoption("--lq-record"), older=path.with_suffix(OLDER), name=_relative(path, config),
+        remedy=remedy,
+    )  # fmt: skip
     before, Session.recording = Session.recording, recording
     try:
         yield recording

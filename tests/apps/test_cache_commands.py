@@ -12,10 +12,11 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.terminal import ago, written_ago
-from lmql_lite.cache.contents import ModelEntries, read_file, rows_of
+from lmql_lite.cache.contents import ModelEntries, read_file
 from lmql_lite.cache.file_tools import write_new
 from lmql_lite.cache.top_k import TopK
 from tests.apps.test_cli import Shell
+from tests.cache.entries import rows_of
 
 JOKE = """argmax
     "A good dad joke. A indicates the punchline\\nQ:[JOKE]\\nA:[PUNCHLINE]"
@@ -214,10 +215,10 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
     assert len(records) == stats["topks"] and ended.err == ""
     for record in records:
         assert record["model"] == "demo" and record["kind"] == "top-k" and record["written"] > 10**9
-        assert record["path"][0] == 0 and len(record["ids"]) == len(record["logprobs"])
+        assert record["place"] != record["parent"] and len(record["ids"]) == len(record["logprobs"])
         assert sum(np.exp(record["logprobs"])) + record["rest"] == pytest.approx(1, abs=1e-4)
     assert joke("cache", "export", "joke.tokens", "-o", "x.jsonl").out == ""
-    assert (joke.folder / "x.jsonl").read_text("ascii") == ended.out
+    assert (joke.folder / "x.jsonl").read_text("utf-8") == ended.out
     for output in ("x.jsonl", "joke.tokens"):
         again = joke("cache", "export", "joke.tokens", "-o", output)
         assert again.code == 6 and "exists, and is not overwritten" in again.err

@@ -47,10 +47,10 @@ def test_a_case_that_holds_passes_and_is_replayed_without_asking(lq_test) -> Non
     code, out, _ = lq_test(cases, "choose.lq")
     assert code == 0
     assert out.splitlines()[:2] == ["choose.cases.toml", "  ok    rain"] and "1 case: 1 passed, 0 failed" in out
-    before = Path("choose.cases.tokens").read_bytes()
+    before = Path("choose.cases.jsonl").read_bytes()
     code, out, _ = lq_test(None, "--record", "none")
     assert code == 0 and "0 tokens asked" in out
-    assert Path("choose.cases.tokens").read_bytes() == before
+    assert Path("choose.cases.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_an_edited_query_asks_for_what_follows_the_edit_and_says_what(lq_test) -
     assert code == 0 and 'an umbrella?": recorded " Answer: ", now " So: "' in out
     edited = QUERY.replace("Answer:", "Reply:")
     code, out, _ = lq_test(RAIN, "choose.lq", "--record", "none", query=edited)
-    assert code == 4 and "choose.cases.tokens is stale" in out and "lq test choose.cases.toml asks" in out
+    assert code == 4 and "choose.cases.jsonl is stale" in out and "lq test choose.cases.toml asks" in out
 
 
 def test_without_a_recording_none_names_file_and_remedy(lq_test) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = lq_test(RAIN, "choose.lq", "--record", "none")
-    assert code == 4 and "there is no recording choose.cases.tokens" in out and "lq test choose.cases.toml asks" in out
-    assert not Path("choose.cases.tokens").exists()
+    assert code == 4 and "there is no recording choose.cases.jsonl" in out and "lq test choose.cases.toml asks" in out
+    assert not Path("choose.cases.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lmql_lite.cache.contents import ModelEntries, chosen, exported, rows_of, survey
+from lmql_lite.cache.contents import ModelEntries, chosen, survey
 from lmql_lite.cache.entry import Answer
 from lmql_lite.cache.file_tools import write_new
+from lmql_lite.cache.recorded import line_of_row, read_recording
+from lmql_lite.cache.sampling import mix
 from lmql_lite.cache.token_text import quoted, shortened, spelled, visible
 from lmql_lite.cache.top_k import TopK
 from lmql_lite.cache.tree_rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
 from lmql_lite.errors import CacheError
+from tests.cache.entries import rows_of
 from tests.cache.process import Process, at, processes
 
 MODEL, NAMESAKE = ModelName("some:0123", "some", 1536), ModelName("some:0199", "some", 1536)
@@ -124,10 +129,14 @@ def test_what_is_exported_are_plain_values() -> None:
         ((QUESTION, 2**64 - 1, 7), Answer(0, -0.5, 0)),
     ):
         known.add(known.root, TreeRow(0, packed_question(question), 0, b"", packed_answer(answer, ())), 9)
-    who = {"model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
-    asked = who | {"path": (), "question": QUESTION.hex()}
-    assert list(exported(known)) == [
-        who | {"kind": "top-k", "path": (2,), "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
-        asked | {"kind": "greedy", "token": None, "logprob": None},
-        asked | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
+    lines = [line_of_row(each) for each in rows_of(known)]
+    who = {"schema": 1, "model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
+    root = who | {"place": "0" * 16, "parent": "0" * 16, "tokens": [], "question": QUESTION.hex()}
+    below = who | {"place": f"{mix(0, 2):016x}", "parent": "0" * 16, "tokens": [2]}
+    assert [{name: value for name, value in json.loads(line).items() if name != "crc32"} for line in lines] == [
+        below | {"kind": "top-k", "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
+        root | {"kind": "greedy", "token": None, "logprob": None},
+        root | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
     ]
+    Path("x.jsonl").write_bytes(b"".join(lines))
+    assert read_recording(Path("x.jsonl")) == ([*rows_of(known)], 0)

@@ -15,16 +15,18 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache import tree_file
-from lmql_lite.cache.contents import exported, imported, read_file, rows_of
+from lmql_lite.cache.contents import read_file, stored_rows
 from lmql_lite.cache.entry import Node
 from lmql_lite.cache.file_tools import compacted, merged, write_new
 from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.recorded import line_of_row
 from lmql_lite.cache.token_tree import TokenTree
 from lmql_lite.cache.tree_file import APPLICATION, VERSION, TreeFile
 from lmql_lite.errors import CacheError
@@ -249,6 +251,20 @@ def test_a_flipped_bit_costs_hardly_anything_and_is_never_read_as_something_else
         for each in Path().glob("damaged.tokens*"):
             each.unlink()
     assert sorted(lost)[len(lost) // 2] <= 0.001, sorted(lost)
+
+
+def test_an_index_that_leads_to_the_row_of_another_place_is_a_miss() -> None:
+    first = run(COUNT)
+    with closing(sqlite3.connect(FILE)) as database:
+        rows = database.execute("SELECT id, place FROM entry WHERE question = x'' AND id < 120").fetchall()
+    before = data = FILE.read_bytes()
+    for (one, place), (other, _) in pairwise(rows):
+        key = place.to_bytes(8, "big", signed=True)
+        data = data.replace(key + bytes([one]), key + bytes([other]))
+    assert data != before
+    FILE.write_bytes(data)
+    second = run(COUNT)
+    assert second.prompt == first.prompt and second.usage.forward_passes > 0
 
 
 def test_a_damaged_row_is_asked_for_again_and_then_whole() -> None:
@@ -530,18 +546,16 @@ def test_a_file_of_version_2_is_converted() -> None:
 def test_json_lines_go_out_and_in() -> None:
     run(COUNT)
     run('"Q:[X]" where len(X) < 9 and not "e" in X')
-    import json
-
-    lines = Path("x.jsonl")
-    before = [entry for one in read_file(FILE).by_model.values() for entry in exported(one)]
-    lines.write_text("".join(f"{json.dumps(entry)}\n" for entry in before))
-    write_new("y.tokens", [row for one in imported(lines) for row in rows_of(one)])
-    after = [entry for one in read_file("y.tokens").by_model.values() for entry in exported(one)]
-    assert sorted(map(json.dumps, after)) == sorted(map(json.dumps, before))
-    for wrong in ("{", "[]", '{"model": 1}', '{"fingerprint": "a", "model": "b", "vocabulary": 3, "path": [-1e99]}'):
-        lines.write_text(wrong)
-        with pytest.raises(CacheError, match="line 1, is not an entry"):
-            imported(lines)
+    lines, rows = Path("x.jsonl"), stored_rows(FILE)[0]
+    lines.write_bytes(b"".join(map(line_of_row, rows)))
+    assert stored_rows(lines)[0] == rows
+    write_new("y.tokens", merged([lines]).rows)
+    assert sorted(stored_rows("y.tokens")[0], key=repr) == sorted(rows, key=repr)
+    whole = lines.read_bytes()
+    for wrong in (b"{", b"[]", whole.replace(b'"rest":', b'"rust":', 1), whole.replace(b'"ids":[', b'"ids":[9,', 1)):
+        lines.write_bytes(wrong if len(wrong) > 2 else whole + wrong + b"\n")
+        found, _, damage = stored_rows(lines)
+        assert damage == ["1 damaged line"] and len(found) >= len(rows) - 1
 
 
 def test_the_new_tree_of_a_refresh_is_not_joined_to_a_file() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,15 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.contents import read_file
+from lmql_lite.cache.contents import read_file, stored_rows
+from lmql_lite.cache.file_tools import write_new
 from lmql_lite.engine.session import Session
+from lmql_lite.errors import CacheError
 from tests.conftest import ROOT
 from tests.servers.kinds import OPENAI_CHAT, VLLM, Config
 from tests.servers.stub import serving
 
 pytest_plugins = "pytester"
 Tests = Callable[..., pytest.RunResult]
-FILE = Path("recordings/test_joke/test_joke.tokens")
+FILE = Path("recordings/test_joke/test_joke.jsonl")
 JOKE = '''
 import lmql_lite as lq
 
@@ -141,18 +144,18 @@ def test_a_query_that_samples_without_a_seed_is_replayed(tests: Tests) -> None:
 
 
 def test_two_tests_on_one_file_are_told(tests: Tests) -> None:
-    mark = 'import pytest\npytestmark = pytest.mark.lq_recording("joke.tokens")\n'
+    mark = 'import pytest\npytestmark = pytest.mark.lq_recording("joke.jsonl")\n'
     both = tests(mark + JOKE + "\n\ndef test_again(lq_recording):\n    joke()\n", "--lq-record=new")
     both.assert_outcomes(errors=2)
     both.stdout.fnmatch_lines(
-        ["joke.tokens is the recording of two tests, test_joke.py::test_joke and test_joke.py::test_again: give each*"]
+        ["joke.jsonl is the recording of two tests, test_joke.py::test_joke and test_joke.py::test_again: give each*"]
     )
-    assert not Path("joke.tokens").exists()
+    assert not Path("joke.jsonl").exists()
 
 
 def test_a_mark_names_the_file(tests: Tests) -> None:
-    tests('import pytest\npytestmark = pytest.mark.lq_recording("joke.tokens")\n' + JOKE, "--lq-record=new")
-    assert Path("joke.tokens").stat().st_size
+    tests('import pytest\npytestmark = pytest.mark.lq_recording("joke.jsonl")\n' + JOKE, "--lq-record=new")
+    assert Path("joke.jsonl").stat().st_size
     wrong = tests("import pytest\npytestmark = pytest.mark.lq_recording()\n" + JOKE)
     wrong.stderr.fnmatch_lines(["*test_joke.py::test_joke: the mark takes one file, such as*"])
 
@@ -161,7 +164,7 @@ def test_each_parameter_has_a_file_also_where_its_name_cannot_be_one(tests: Test
     source = '@pytest.mark.parametrize("n", ["a/b", "a:b"])\ndef test_joke(lq_recording, n):\n'
     source = "import pytest\n" + JOKE.replace("def test_joke(lq_recording):\n", source)
     tests(source, "--lq-record=new").assert_outcomes(passed=2)
-    assert len(list(FILE.parent.glob("test_joke[[]a_b[]]-*.tokens"))) == 2
+    assert len(list(FILE.parent.glob("test_joke[[]a_b[]]-*.jsonl"))) == 2
     tests().assert_outcomes(passed=2)
 
 
@@ -171,6 +174,51 @@ def test_what_is_no_recording_is_left_as_it_is(tests: Tests) -> None:
     for option in ("none", "new", "all"):
         tests(JOKE, f"--lq-record={option}").stdout.fnmatch_lines(["E *CacheError: *"])
         assert FILE.read_text() == "notes"
+
+
+def test_a_reviewer_reads_in_a_recording_what_the_model_answered(tests: Tests) -> None:
+    tests(JOKE, "--lq-record=new")
+    before = FILE.read_bytes()
+    lines = [json.loads(line) for line in before.splitlines()]
+    said = {line["after"][-20:]: line["says"] for line in lines}
+    assert said["Q: Why did the bicyc"] == "le" or "".join(line["says"] for line in lines).count("bicycle")
+    assert all(line["kind"] == "top-k" and line["model"] == "demo" for line in lines)
+    tests(JOKE, "--lq-record=all").assert_outcomes(passed=1)
+    assert FILE.read_bytes() == before, "the same answers make the same file"
+
+
+def test_a_recording_of_an_earlier_version_is_read_and_written_anew(tests: Tests) -> None:
+    tests(JOKE, "--lq-record=new")
+    write_new(FILE.with_suffix(".tokens"), stored_rows(FILE)[0])
+    FILE.unlink()
+    tests().assert_outcomes(passed=1)
+    assert not FILE.exists()
+    edited = tests(JOKE.replace("\\nA:", "\\nAnswer:"), "--lq-record=new")
+    edited.stdout.fnmatch_lines([f"{FILE}: 8 tokens asked, 12 known"])
+    tests(JOKE).assert_outcomes(passed=1)
+    assert FILE.exists()
+
+
+def test_a_cache_is_no_recording_and_a_recording_no_cache(tests: Tests) -> None:
+    tests(JOKE, "--lq-record=new")
+    before = FILE.read_bytes()
+    with pytest.raises(CacheError, match=r"test_joke.jsonl is a recording, not a .tokens file") as caught:
+        lq.run_sync('"Q:[JOKE]"', model="demo", cache=FILE)
+    assert "lq cache merge" in str(caught.value.hint) and FILE.read_bytes() == before
+    write_new("x.tokens", stored_rows(FILE)[0])
+    FILE.write_bytes(Path("x.tokens").read_bytes())
+    for option in ("none", "new", "all"):
+        refused = tests(JOKE, f"--lq-record={option}")
+        refused.stdout.fnmatch_lines(["E *CacheError: *test_joke.jsonl is not a recording"])
+        assert FILE.read_bytes() == Path("x.tokens").read_bytes()
+
+
+def test_a_torn_line_costs_only_itself(tests: Tests) -> None:
+    tests(JOKE, "--lq-record=new")
+    FILE.write_bytes(FILE.read_bytes()[:-30])
+    tests().assert_outcomes(failed=1)
+    tests(JOKE, "--lq-record=new").stdout.fnmatch_lines([f"{FILE}: 1 token asked, 19 known"])
+    tests().assert_outcomes(passed=1)
 
 
 def test_junit_says_what_was_asked(tests: Tests) -> None:
