@@ -61,7 +61,7 @@ EMAIL = r"[a-z0-9.]{1,20}@[a-z0-9]{1,15}\.(?:com|org|net)"
 
 
 class Case(NamedTuple):
-    """A condition as a query says it, its term, and its grammar for llguidance, None where that cannot express it."""
+    """A condition as a query says it, its term, and its grammar for llguidance; None if there is none."""
 
     clause: str
     term: Term
@@ -250,7 +250,7 @@ class LLGuidance:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise Refused("error: " + self._matcher.get_error().split("\n")[0][:60])
+            raise Refused("error: " + self._matcher.get_error().split("\n")[0].partition(";")[0])
 
     def mask(self, tokens_left: int) -> Any:
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits)
