@@ -22,7 +22,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocking
 from lmql_lite.engine.budget import Account
 from lmql_lite.engine.decorated import Decorator
-from lmql_lite.engine.frame import NestedCall
+from lmql_lite.engine.nested import NestedCall
 from lmql_lite.engine.plan import Plan
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.returned import ReturnAnnotation, named_in
@@ -107,10 +107,6 @@ class QueryFunction(RowRuns[R], Generic[P, R, Called]):
             return self
         first = owner if self._kind == "class" else instance
         return QueryFunction(self._function, self.query, self.options, self._scope, self._kind, (first,))
-
-    def rebound(self, function: FunctionType) -> QueryFunction[P, R, Called]:
-        """The same query for a copy of its function, which a query defines (S23)."""
-        return QueryFunction(function, self.query, self.options, self._scope, self._kind, self._bound)
 
     def with_options(self, **options: Unpack[RunOptions]) -> QueryFunction[P, R, Called]:
         """The same function with other options: `packing.with_options(seed=7)("Rome")`."""

@@ -189,7 +189,7 @@ class HeaderOptions(TypedDict, total=False):
     max_backtracks: Annotated[
         int | None, OptionRow("Limit of values of a hole that Python may reject (default: 64).", "query", 0, 2**31)
     ]
-    step_budget: Annotated[int | None, OptionRow("Limit of ops and tokens of a run together.", low=1)]
+    step_budget: Annotated[int | None, OptionRow("Limit of prompts and tokens of a run together.", low=1)]
     cache_mode: Annotated[
         str | None,
         OptionRow(

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import lmql_lite as lq
 from lmql_lite.engine import events
-from lmql_lite.engine.frame import NestedCall
+from lmql_lite.engine.nested import NestedCall
 from lmql_lite.errors import ConstraintError
 
 SILENT = lq.ScriptedModel("")

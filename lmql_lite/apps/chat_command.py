@@ -128,7 +128,7 @@ class Conversation:
         from lmql_lite.program.ops import Turn
 
         self._query = Query(with_input(query.program))
-        self._has_turns = any(isinstance(op, Turn) for op in query.program.ops)
+        self._has_turns = any(isinstance(part, Turn) for part in query.program.parts)
         """False: all is one text, and the query's own text in it is not an answer."""
         self._inputs = inputs
         self._options: Options = {**options, "n": 1, "session": Session()}

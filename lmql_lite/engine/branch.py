@@ -1,29 +1,319 @@
-"""Branch of a run: one of several competing continuations. A run without beams has one."""
+"""Branch of a run: one of several competing continuations. A run without beams has one.
+
+A frame is a query that the branch executes, either the outermost one or one that a hole calls (S26). Its Python is a
+coroutine. It asks the branch for one part of a prompt after another, and awaits nothing else of the engine.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections import abc
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from inspect import isawaitable
+from io import IOBase
 from types import CodeType
 from typing import Any
 
 from lmql_lite.cache.entry import Node
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.constraints.terms import Term, conjunction
-from lmql_lite.engine.copying import only_reads
-from lmql_lite.engine.environment import Context, value_of
+from lmql_lite.constraints.terms import Ending, Term, conjunction
+from lmql_lite.engine import events
+from lmql_lite.engine.budget import Steps
+from lmql_lite.engine.decorated import Decoration
+from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
-from lmql_lite.engine.frame import Frame, own
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import Fill
 from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.nested import Caller
 from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.record import CANCELLATIONS, Record
 from lmql_lite.engine.result import OptionScores
+from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
-from lmql_lite.errors import ConstraintError, InputError, Span
-from lmql_lite.program.ops import Hole, Op
+from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
+from lmql_lite.options import Sampling
+from lmql_lite.program.holes import settled
+from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText
+from lmql_lite.program.types import NAMES, TextType
 from lmql_lite.program.values import texts_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """A question of the query's Python to its branch: the number of the part that comes next, and the values in it."""
+
+    number: int
+    values: tuple[Any, ...] = ()
+
+    def __await__(self) -> Iterator[Ask]:
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Runs a coroutine of a query up to its next question; None at its end. With an `error`, that is raised where the
+    coroutine waits. Futures that the coroutine awaits are passed on to the event loop."""
+
+    coroutine: Coroutine[Any, Any, Any]
+    error: BaseException | None = None
+
+    def __await__(self) -> abc.Generator[Any, Any, Ask | None]:
+        go: Callable[[Any], Any] = self.coroutine.send
+        given: Any = None
+        if self.error is not None:
+            go, given = self.coroutine.throw, self.error
+        while True:
+            try:
+                met = go(given)
+            except StopIteration:
+                return None
+            if type(met) is Ask:
+                return met
+            try:
+                go, given = self.coroutine.send, (yield met)
+            except BaseException as error:
+                go, given = self.coroutine.throw, error
+
+
+class Frame:
+    """One query that is executed: its code, a coroutine that asks the branch for one part of a prompt after another."""
+
+    def __init__(
+        self,
+        branch: Branch,
+        program: Program,
+        environment: Environment,
+        settings: Settings,
+        sampling: Sampling,
+        caller: Caller | None = None,
+    ) -> None:
+        self.branch = branch
+        self.program = program
+        self.settings = settings
+        self.sampling = sampling
+        self.caller = caller
+        self.variables: dict[str, Any] = {}
+        """Values of the query's holes."""
+        self.endings: dict[str, Ending] = {}
+        self.opened: State | None = None
+        """The state at the beginning of the open hole."""
+        self.decoration: Decoration | None = None
+        """The decorators of the open hole."""
+        self.held_back: list[events.Text | events.MediaShown] | None = None
+        """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
+        self.bound: dict[int, Term] = {}
+        """Conditions evaluated at the beginning of a segment, by the number of their hole."""
+        self.record = Record()
+        self.term: Term | None = None
+        """The own condition of the open hole."""
+        self.asked: Ask | None = None
+        """The question that waits for the branch."""
+        self.is_over = False
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+        self._values: list[Any] = []
+        """Values of the current text so far."""
+        self.begin(environment)
+
+    def begin(self, environment: Environment) -> None:
+        """Gives the query its variables."""
+        self.environment = environment
+        environment[FRAME] = self
+        if self.settings.has_beams:
+            environment["input"] = self.record.remembering(environment["input"])
+
+    def fork(self, branch: Branch) -> Frame:
+        """A copy for another branch. Its Python has not run yet (`Branch.wake`). Raises QueryError inside a `with` that
+        cannot be entered again."""
+        if self.record.managers:
+            raise QueryError(
+                "the branches of the run fork inside a `with`, which can be left only once",
+                span=self.record.managers[-1],
+                hint="close it before the next hole, or use argmax or sample",
+            )
+        fork = copy(self)
+        fork.branch, fork.environment, fork._coroutine, fork.asked = branch, {}, None, None
+        fork.variables, fork.endings, fork.bound = {}, dict(self.endings), dict(self.bound)
+        fork.held_back = None if self.held_back is None else list(self.held_back)
+        fork.record, fork._values = self.record.fork(), []
+        return fork
+
+    def may_catch(self, error: BaseException, part: Part | None = None) -> bool:
+        """True if a handler of the query may catch an exception raised at a part. Errors of the run itself and of its
+        budget cannot be caught."""
+        if not isinstance(error, LmqlLiteError) or isinstance(error, ConstraintError | ModelError):
+            return True
+        is_about_it = error.span is not None and error.span.text == self.program.span.text
+        return not is_about_it and not isinstance(part, Hole)
+
+    def bind(self, number: int, now: Callable[[CodeType], Any]) -> Term:
+        """The condition of a later hole of the segment, evaluated now."""
+        hole = self.program.parts[number]
+        assert isinstance(hole, Hole), "only holes have conditions"
+        self.bound[number] = hole.bind(now)
+        return self.bound[number]
+
+    def now(self, code: CodeType) -> Any:
+        """The value of an expression of the query's own Python, not awaited."""
+        return value_of(code, self.environment)
+
+    async def python(self, code: CodeType, span: Span) -> Any:
+        """The value of an expression of the query's own Python."""
+        return await evaluate(code, self.environment)
+
+    async def typed(self, hole: Hole) -> Hole:
+        """A hole with its type evaluated. An annotation that is an expression may use the names of types, unless the
+        query assigns them."""
+        if hole.type is None or hole.type.spec is not None:
+            return hole
+        names = {**self.environment, **{name: NAMES[name] for name in hole.type.offered}}
+        return settled(hole, await evaluate(hole.type.code, names))
+
+    @staticmethod
+    def returns(hole: Hole) -> bool:
+        """True if the query returns this hole unchanged, and the hole is text."""
+        is_text = hole.type is None or isinstance(hole.type.spec, TextType)
+        return hole.is_returned and is_text and not hole.decorators
+
+    # The coroutine --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if the query's Python has begun and not ended."""
+        return self._coroutine is not None and not self.is_over
+
+    async def resume(self, error: BaseException | None = None) -> Ask | None:
+        """The next question of the query's Python, None at its end. Raises the exceptions that the Python does not
+        handle."""
+        if self._coroutine is None:
+            started = value_of(self.program.code, self.environment)
+            if started is None:  # there was nothing to wait for
+                self.is_over = True
+                return None
+            self._coroutine = started
+        try:
+            self.asked = await Resumption(self._coroutine, error)
+        except BaseException:
+            self.is_over = True
+            raise
+        self.is_over = self.asked is None
+        return self.asked
+
+    def close(self) -> None:
+        """Ends the query's Python, which has nothing left to do."""
+        self.is_over = True
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+    @property
+    def waits_for_others(self) -> str:
+        """Name of the function of asyncio's locks and queues that the query's Python awaits; "" for none."""
+        waiting: Any = self._coroutine
+        while (inner := getattr(waiting, "cr_await", None)) is not None and hasattr(inner, "cr_await"):
+            waiting = inner
+        code = waiting.cr_code if waiting is not None else None
+        return code.co_qualname if code is not None and code.co_filename in SHARED else ""
+
+    def place(self, error: BaseException) -> Span | None:
+        """Place of the query's own Python that raised an exception; None if it did not."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self.program.code:
+                return self.program.place(trace.tb_lineno)
+            trace = trace.tb_next
+        return None
+
+    # Called by the query's code -------------------------------------------------------------------------------------
+
+    def ask(self, number: int, *values: Any) -> Ask:
+        """The next part of a prompt."""
+        return Ask(number, values)
+
+    async def value(self, value: Any) -> Any:
+        """The value of an expression beside prompts, awaited if it is awaitable."""
+        return await self.answer(value) if isawaitable(value) else value
+
+    async def answer(self, awaitable: Awaitable[Any], state: State | None = None) -> Any:
+        """The answer that the query's Python awaits. The model may generate meanwhile."""
+        branch = self.branch
+        if not self.settings.has_beams or _is_own(awaitable, self.environment):
+            return await branch.generator.waiting(awaitable, state or branch.state, branch.span)
+        return await self.record.answer(awaitable, branch.span)
+
+    async def shown(self, number: int, at: int, value: Any) -> Any:
+        """A value in a prompt, as it is said. `at` is its place in the text."""
+        text = self.program.parts[number]
+        assert isinstance(text, PromptText)
+        part = text.parts[at]
+        assert isinstance(part, Interpolated)
+        if not any(isinstance(each, Interpolated) for each in text.parts[:at]):
+            self._values.clear()
+        if isawaitable(value):
+            said, values = self.branch.state, iter(self._values)
+            for each in text.parts[:at]:
+                before = each if isinstance(each, str) else next(values)
+                said = said.say(before) if isinstance(before, str) else said
+            value = await self.answer(value, said)
+        self._values.append(interpolated(value, part))
+        return self._values[-1]
+
+    async def manager(self, number: int, is_async: bool, manager: Any) -> Any:
+        """The manager of a `with` around prompts. Under beams it notes that it is open, unless it may be entered
+        again."""
+        if not is_async and isawaitable(manager) and not hasattr(type(manager), "__enter__"):
+            manager = await self.answer(manager)
+        is_none = not hasattr(type(manager), "__aexit__" if is_async else "__exit__")  # Python itself refuses it
+        if not self.settings.has_beams or is_none or isinstance(manager, REENTERED):
+            return manager
+        return Once(manager, self.program.python[number].span, self.record.managers)
+
+    def final(self) -> type[BaseException] | tuple[()]:
+        """The type of the current exception if no handler of the query may catch it: it ends the run."""
+        error = sys.exc_info()[1]
+        assert error is not None
+        return type(error) if self.branch.ends(error) or not self.may_catch(error) else ()
+
+
+SHARED = tuple(module.__file__ for module in (asyncio.locks, asyncio.queues))
+"""Files of the objects by which tasks wait for one another."""
+REENTERED = (IOBase, suppress, nullcontext, redirect_stdout, redirect_stderr)
+"""Context managers that branches of a run may enter again."""
+
+
+class Once:
+    """A context manager that only one branch can leave. `opened` are the places of those that are open."""
+
+    def __init__(self, manager: Any, span: Span, opened: list[Span]) -> None:
+        self._manager, self._span, self._opened = manager, span, opened
+
+    def __enter__(self) -> Any:
+        entered = type(self._manager).__enter__(self._manager)
+        self._opened.append(self._span)
+        return entered
+
+    def __exit__(self, *what: Any) -> Any:
+        self._opened.pop()
+        return type(self._manager).__exit__(self._manager, *what)
+
+    async def __aenter__(self) -> Any:
+        entered = await type(self._manager).__aenter__(self._manager)
+        self._opened.append(self._span)
+        return entered
+
+    async def __aexit__(self, *what: Any) -> Any:
+        self._opened.pop()
+        return await type(self._manager).__aexit__(self._manager, *what)
+
+
+def _is_own(awaitable: Any, environment: Environment) -> bool:
+    """True for a coroutine of a function that the query defines."""
+    frame = getattr(awaitable, "cr_frame", None)
+    return frame is not None and frame.f_globals is environment
 
 
 @dataclass(slots=True)
@@ -42,6 +332,12 @@ class OpenHole:
     def fork(self, generator: Generator) -> OpenHole:
         fill = self.fill.fork(generator.path, generator.ledger)
         return replace(self, fill=fill, judge=self.judge and self.judge.fork())
+
+    def retype(self, type: HoleType | None) -> None:
+        """Gives the hole its type as another run of the query's Python made it."""
+        self.op = replace(self.op, type=type)
+        if self.judge is not None:
+            self.judge.retype(type)
 
     def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
@@ -64,12 +360,15 @@ class Branch:
     """One continuation of a run. `state` is the text so far and the next op. `frames` are the queries that are
     executed, outermost first. `hole` is the open hole. `value` is the query's return value, once the branch `is_over`.
 
-    Branches share variables until the query's own Python may write to them (S23).
+    A fork runs the query's Python again when a hole of it has its value (S23, `engine/replay.py`); `anew` makes the
+    variables of the outermost query for that.
     """
 
-    def __init__(self, frame: Frame, generator: Generator) -> None:
+    def __init__(self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]]) -> None:
         self.state = generator.path.start()
-        self.frames = [frame]
+        self.frames: list[Frame] = []
+        self.steps = steps
+        self.anew = anew
         self.generator = generator
         self.ledger: Ledger = generator.ledger
         self.hole: OpenHole | None = None
@@ -80,10 +379,10 @@ class Branch:
         branches are given up."""
         self.is_rejected = False
         """True if Python rejected a value and the branch does not lead."""
-        self.python_span: Span | None = None
-        """Place of the query's own Python that ran last."""
         self.final: BaseException | None = None
         """The exception with which the branch ends after its `finally` blocks."""
+        self.sleeps = False
+        """True for a fork whose Python has not run again yet."""
         self.calls = 0
         """Number of queries called by holes."""
         self.filled = 0
@@ -91,20 +390,21 @@ class Branch:
         self.opened = 0
         """Number of opened holes, including those of called queries."""
         self.context = Context(self._score)
-        self._is_borrowed = False
-        """True if the objects in the variables are shared with another branch."""
         self._pinned: Node | None = None
-        frame.environment["context"] = self.context
         self.keep()
 
-    def fork(self) -> Branch:
-        """A copy of the branch. Both share their variables until Python may write to them.
+    def begin(self, frame: Frame) -> None:
+        """Begins a query, whose Python talks to this branch."""
+        frame.environment["context"] = self.context
+        frame.environment[STEP] = self.steps.take
+        self.frames.append(frame)
 
-        Raises QueryError if an open block cannot be in two branches.
-        """
+    def fork(self) -> Branch:
+        """A copy of the branch that sleeps. Raises QueryError inside a `with` that cannot be entered again."""
         fork = object.__new__(Branch)
         fork.state, fork.value, fork.is_over = self.state, self.value, self.is_over
-        fork.frames = [frame.fork() for frame in self.frames]
+        fork.steps, fork.anew, fork.sleeps = self.steps, self.anew, True
+        fork.frames = [frame.fork(fork) for frame in self.frames]
         assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
         fork.generator = self.generator.fork()
         fork.ledger = fork.generator.ledger
@@ -112,16 +412,9 @@ class Branch:
         fork.leads, fork.is_rejected = False, self.is_rejected
         fork.final, fork.calls, fork.filled, fork.opened = self.final, self.calls, self.filled, self.opened
         fork.context = Context(fork._score, self.context.prompt)
-        fork._is_borrowed = self._is_borrowed = True
         fork._pinned = None
-        for frame in fork.frames:
-            frame.environment["context"] = fork.context
-            frame.decoration = frame.decoration and frame.decoration.fork(fork.context)
         fork.keep()
         return fork
-
-    def __deepcopy__(self, memo: Any) -> Branch:
-        return self  # reached through `context.score`, which is not a variable of the query
 
     @property
     def frame(self) -> Frame:
@@ -129,17 +422,25 @@ class Branch:
         return self.frames[-1]
 
     @property
-    def op(self) -> Op:
-        return self.frames[-1].program.ops[self.state.pc]
+    def part(self) -> Part | None:
+        """The part of a prompt that the innermost query asked for last; None before the first."""
+        parts = self.frames[-1].program.parts
+        return parts[self.state.pc] if self.state.pc >= 0 else None
+
+    @property
+    def span(self) -> Span:
+        """Place of that part."""
+        part = self.part
+        return part.span if part is not None else self.frames[-1].program.span
+
+    def ends(self, error: BaseException) -> bool:
+        """True for an exception that ends the branch, whatever handlers its queries have."""
+        return error is self.final or error is self.steps.spent or isinstance(error, CANCELLATIONS)
 
     def take_events(self) -> list[Event]:
         """The events since the last call."""
         taken, self.ledger.events = self.ledger.events, []
         return taken
-
-    def go(self, state: State, target: int | None = None) -> None:
-        """Moves to the next op, or to another place in the program."""
-        self.state = state._replace(pc=state.pc + 1 if target is None else target)
 
     def keep(self) -> None:
         """Pins the entries on the path in memory (S9), and shows the text to `context`."""
@@ -159,47 +460,45 @@ class Branch:
 
     # Python ---------------------------------------------------------------------------------------------------------
 
-    async def python(self, code: CodeType, span: Span, state: State | None = None) -> Any:
+    async def python(self, code: CodeType, span: Span) -> Any:
         """The value of an expression of the query's own Python. The model may generate while the run awaits it."""
-        self.python_span = span
         value = self.now(code)
-        return await self.generator.waiting(value, state or self.state, span) if isawaitable(value) else value
+        return await self.generator.waiting(value, self.state, span) if isawaitable(value) else value
 
     def now(self, code: CodeType) -> Any:
         """The value of an expression, not awaited."""
-        if self._is_borrowed and not only_reads(code):
-            self.own()
         return value_of(code, self.frame.environment)
-
-    def own(self) -> None:
-        """Copies shared variables before Python may change them."""
-        if self._is_borrowed:
-            own(self.frames, (self.context,))
-            self._is_borrowed = False
 
     def term(self, op: Hole) -> Term:
         """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
         on the query's value (S26)."""
-        frame, at = self.frame, self.state.pc
-        term = frame.bound.pop(at, None) or op.bind(self.now)
-        if frame.caller is not None and frame.returns(op, at):
+        frame = self.frame
+        term = frame.term = frame.bound.pop(self.state.pc, None) or op.bind(self.now)
+        if frame.caller is not None and frame.returns(op):
             return conjunction((term, frame.caller.term))
         return term
 
     async def _score(self, options: Any) -> OptionScores:
         """`context.score`."""
-        try:
-            texts = texts_of(options)
-        except InputError as error:
-            raise InputError(error.message, span=self.op.span, hint=error.hint) from None
-        return await self.generator.score(self.state, texts)
+        return await self.generator.score(self.state, texts_of(options))
 
     # Text for watchers ----------------------------------------------------------------------------------------------
 
     @property
     def is_guarded(self) -> bool:
         """True if a handler of the query may discard the current text, which is then emitted later (S33)."""
-        return any(frame.blocks.stack and frame.blocks.is_guarded for frame in self.frames)
+        return any(hole.is_guarded for hole in self.open_holes)
+
+    @property
+    def has_last_words(self) -> bool:
+        """True if a `with` or a `finally` of the query must run before the branch ends."""
+        return any(hole.has_last_words for hole in self.open_holes)
+
+    @property
+    def open_holes(self) -> list[Hole]:
+        """The holes that wait for a value, outermost first."""
+        holes = [frame.caller.op for frame in self.frames if frame.caller is not None]
+        return [*holes, self.part] if isinstance(self.part, Hole) else holes
 
     def say(self, text: Text | MediaShown) -> None:
         """Emits text, or holds it back until it is known to stay."""

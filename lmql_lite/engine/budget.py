@@ -179,7 +179,7 @@ LAST_STEPS = 1000
 
 
 class Steps:
-    """Steps left to a run, in all its branches: ops, tokens, and rounds of `while` in its Python.
+    """Steps left to a run, in all its branches: parts of prompts, tokens, and rounds of `while` in its Python.
 
     `spent` is the error raised at the last step; it has no place in the source yet.
     """

@@ -45,7 +45,8 @@ class Decoration:
         self._op = op
         self.decorators = tuple(decorators)
         self._context = context
-        self._reported: str | None = None
+        self.told: list[str] = []
+        """The texts that the decorators were told."""
 
     async def fixed(self, environment: Environment) -> Any:
         """The value that a `pre` returned; None if the model is asked."""
@@ -57,9 +58,9 @@ class Decoration:
 
     async def tell(self, text: str, environment: Environment) -> None:
         """Passes the text so far to each `stream`."""
-        if text == self._reported or not (text or self._reported):
+        if text == (self.told[-1] if self.told else ""):
             return
-        self._reported = text
+        self.told.append(text)
         for each, here in reversed(self.decorators):
             if each.stream:
                 await self._called(here, each.stream, environment, text)
@@ -88,11 +89,6 @@ class Decoration:
             return await value if inspect.isawaitable(value) else value
 
         return await called_at(here, call, environment)
-
-    def fork(self, context: Context) -> Decoration:
-        fork = Decoration(self._op, self.decorators, context)
-        fork._reported = self._reported
-        return fork
 
 
 async def decoration_of(

@@ -19,7 +19,7 @@ from lmql_lite.engine.result import OptionScores
 from lmql_lite.errors import InputError, Span, did_you_mean
 from lmql_lite.lang.keywords import BLOCK, CONSTRAINTS, DATES, MEDIA, MODULES, ROLES, TYPES
 from lmql_lite.media import Media
-from lmql_lite.program.ops import CALL, ERROR, QUERIES, STEP, Input, Interpolated, Program
+from lmql_lite.program.ops import CALL, QUERIES, STEP, Input, Interpolated, Program
 from lmql_lite.program.types import NAMES
 from lmql_lite.tokens import Role
 
@@ -47,8 +47,6 @@ OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True
 FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
 """Functions that a misspelt name in a condition may stand for."""
 PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
-HOME = "#home"
-"""Key that cannot be a name in a query."""
 
 
 def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
@@ -67,7 +65,7 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
             hint=_how_to_give(first, program.holes),
         )
     modules = {name: import_module(module) for name, module in MODULES.items()}
-    own = {"__builtins__": BUILTINS, "__name__": "__main__", HOME: Home(), QUERIES: program.queries, STEP: Steps().take}
+    own = {"__builtins__": BUILTINS, "__name__": "__main__", QUERIES: program.queries, STEP: Steps().take}
     dates = {name: NAMES[name] for name in DATES}
     items = {name: getattr(media, name) for name in MEDIA}
     return {**own, "input": read_line, BLOCK: block, **dates, **items, **modules, **inputs}
@@ -90,18 +88,6 @@ def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     return f"{meant} Else {give}" if meant else give
 
 
-class Home:
-    """Identifies the functions that a query made. Copies of the query's variables keep the same object."""
-
-    def __deepcopy__(self, memo: Any) -> Home:
-        return self
-
-
-def home_of(environment: Environment) -> Home | None:
-    """The `Home` in a query's variables; None for the variables of other Python code."""
-    return environment.get(HOME)
-
-
 @dataclass(slots=True)
 class Context:
     """The object `context` of a query's own Python."""
@@ -114,29 +100,7 @@ class Context:
 
 def value_of(code: CodeType, environment: Environment) -> Any:
     """The value of an expression, not awaited."""
-    error = environment.get(ERROR)
-    return eval(code, environment) if error is None else _handling(error, code, environment)
-
-
-def _handling(error: BaseException, code: CodeType, environment: Environment) -> Any:
-    """The value of an expression, evaluated while the exception is handled, for `raise`, `sys.exc_info` and
-    chaining."""
-    trace, context = error.__traceback__, error.__context__
-    try:
-        raise error
-    except BaseException:
-        error.__traceback__, error.__context__ = trace, context
-        value = eval(code, environment)
-    return _awaited(error, value) if code.co_flags & inspect.CO_COROUTINE else value
-
-
-async def _awaited(error: BaseException, value: Awaitable[Any]) -> Any:
-    trace, context = error.__traceback__, error.__context__
-    try:
-        raise error
-    except BaseException:
-        error.__traceback__, error.__context__ = trace, context
-        return await value
+    return eval(code, environment)
 
 
 async def as_it_is(code: CodeType, environment: Environment) -> Any:
@@ -146,7 +110,7 @@ async def as_it_is(code: CodeType, environment: Environment) -> Any:
 
 
 async def called_at(here: CodeType, function: Callable[..., Any], environment: Environment) -> Any:
-    """The return value of a function, called at the place of an op."""
+    """The return value of a function, called at a place of the query."""
     environment[CALL] = function
     try:
         return await as_it_is(here, environment)

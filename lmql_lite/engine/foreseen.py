@@ -12,8 +12,8 @@ from types import CodeType
 from typing import Any
 
 from lmql_lite.engine.environment import value_of
-from lmql_lite.program.ops import Let, Program
-from lmql_lite.program.segments import REFLECTION, codes_of
+from lmql_lite.program.bytecode import codes_of
+from lmql_lite.program.ops import REFLECTION, Let, Program
 
 HARMLESS = frozenset({
     "abs", "bool", "chr", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "ord", "range",
@@ -36,8 +36,9 @@ class Foreseen:
     """
 
     def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
-        lets = [let.code for let in (*program.prologue, *program.ops) if isinstance(let, Let)]
-        codes = [(code, _mentioned(code)) for code in codes_of((program.prologue, program.ops, program.options))]
+        pieces = (*program.prologue, *program.python)
+        lets = [piece.code for piece in pieces if isinstance(piece, Let)]
+        codes = [(code, _mentioned(code)) for code in codes_of((pieces, program.parts, program.options))]
         assigned = Counter([*program.holes, *(name for code, _ in codes for name in _assigned(code))])
         self._known: dict[str, Any] = {
             name: getattr(builtins, name) for name in HARMLESS - assigned.keys() - inputs.keys()

@@ -15,11 +15,13 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
 from lmql_lite.engine.decorated import decoration_of
 from lmql_lite.engine.distribution import Choosing
-from lmql_lite.engine.environment import evaluate
-from lmql_lite.engine.frame import Caller, answered, unmet
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import Fill, matcher_of
+from lmql_lite.engine.nested import Caller, unmet
+from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.record import Answer, Decorated, Entry, FromText, copied
+from lmql_lite.engine.replay import wake
 from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
@@ -27,11 +29,10 @@ from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tools.toolbox import MAX_CALLS, Toolbox
 from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.options import Sampling
-from lmql_lite.program.holes import settled
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.ops import Distribution, Hole
 from lmql_lite.program.symbols import MADE
-from lmql_lite.program.types import NAMES, TextType
+from lmql_lite.program.types import TextType
 
 
 async def open_hole(branch: Branch, op: Hole) -> None:
@@ -41,7 +42,7 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     if op.distribution is not None:
         await _choose(branch, op, op.distribution, given and given.text)
         return
-    op = await _typed(branch, op) if op.type is not None else op
+    op = await branch.frame.typed(op) if op.type is not None else op
     frame, generator = branch.frame, branch.generator
     term, limit = branch.term(op), frame.settings.limit
     matcher, judge = matcher_for(op, term, limit, generator), None
@@ -67,13 +68,13 @@ def _judge(branch: Branch, op: Hole) -> Judge:
     """The judge of a hole that opens. If its query returns the hole unchanged, predicates of the calling hole judge it
     too (S26), unless a token of the hole before may reach into it."""
     waiting: list[Caller] = []
-    asked, at = op, branch.state.pc
+    asked = op
     for frame in reversed(branch.frames):
         caller = frame.caller
-        if caller is None or op.continues_segment or not frame.returns(asked, at):
+        if caller is None or op.continues_segment or not frame.returns(asked):
             break
         waiting.append(caller)
-        asked, at = caller.op, caller.before.pc
+        asked = caller.op
     outer: Judge | None = None
     for caller in reversed(waiting):
         if outer is not None or caller.op.judges:
@@ -88,11 +89,10 @@ async def decorate(branch: Branch, op: Hole) -> bool:
     frame.opened = branch.state
     if frame.decoration is None:
         return False
-    branch.own()
     fixed = await frame.decoration.fixed(frame.environment)
     if fixed is None:
         return False
-    op = await _typed(branch, op)
+    op = await branch.frame.typed(op)
     value, text, broken = fixed_value(op, branch.term(op), fixed, branch.generator.count)
     await check(branch, op, broken, value, text, "a decorator")
     branch.state = answered(branch.state, branch.state, text, op.name, branch.ledger)
@@ -164,18 +164,17 @@ async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
 async def look(branch: Branch, hole: OpenHole) -> None:
     """Emits and judges the text of the hole. Closes the hole at its end, or goes back for another value."""
     frame, may_reject = branch.frame, hole.op.may_reject
+    if branch.sleeps and (may_reject or frame.decoration or matcher_of(branch.state).ending is not None):
+        await wake(branch)
     while True:
         matcher = matcher_of(branch.state)
         if frame.decoration is not None:
             if not may_reject:
-                branch.own()
                 text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
                 await frame.decoration.tell(text, frame.environment)
         elif not branch.is_guarded:
             show(branch, hole, matcher)
-        if may_reject:
-            branch.own()
-        elif matcher.ending is None:
+        if not may_reject and matcher.ending is None:
             return
         broken = None
         if hole.judge is not None:
@@ -196,7 +195,8 @@ async def look(branch: Branch, hole: OpenHole) -> None:
         branch.state = hole.fill.close(branch.state)
         branch.hole = None
         value = hole.judge.value if hole.judge is not None else text
-        await bind(branch, name, value, text, matcher.ending, matcher.value[hole.shown :].decode())
+        rest = matcher.value[hole.shown :].decode()
+        await bind(branch, name, value, text, matcher.ending, rest, FromText(text))
 
 
 def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
@@ -209,12 +209,18 @@ def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
         branch.say(events.Text(ready, hole.op.name))
 
 
-async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending, rest: str) -> None:
-    """Assigns a hole its value, and continues after it. `rest` is the part of its text that is not emitted yet."""
+async def bind(
+    branch: Branch, name: str, value: Any, text: str, ending: Ending, rest: str, answer: Answer = None
+) -> None:
+    """Assigns a hole its value, and continues after it. `rest` is the part of its text that is not emitted yet. Forks
+    make the value anew from the `answer`, or from a copy of the value."""
     frame = branch.frame
+    before = branch.state.text if frame.opened is None else frame.opened.text
+    if frame.settings.has_beams and answer is None:
+        answer = copied(value)
     if frame.decoration is not None and frame.opened is not None:
-        branch.own()
         value, other = await frame.decoration.finished(value, text, frame.environment)
+        answer = Decorated(answer, text, tuple(frame.decoration.told), other)
         if other != text:
             branch.state = answered(frame.opened, branch.state, other, name, branch.ledger)
             text = rest = other
@@ -226,14 +232,14 @@ async def bind(branch: Branch, name: str, value: Any, text: str, ending: Ending,
     branch.filled += 1
     branch.ledger.events.append(events.HoleClosed(name, text, ending))
     branch.ledger.events.append(events.Bound(name, value))
-    branch.go(branch.state)
+    if frame.settings.has_beams:
+        frame.record.entries.append(Entry(branch.state.pc, answer, term=frame.term, prompt=before))
 
 
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
     """Raises ConstraintError if a value that the model did not generate breaks a condition. `broken` is the result of
     an earlier check."""
     if broken is None and op.judges:
-        branch.own()
         broken = await Judge(op).judged(value, text, branch.frame.environment)
     if broken is not None:
         because = f" ({broken.reason})" if broken.reason else ""
@@ -248,37 +254,28 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
     """Scores the options of a distribution, and makes one of them the hole's value: the `given` one, if any."""
     frame, generator = branch.frame, branch.generator
     options = await branch.python(distribution.options, distribution.span)
-    op = await _typed(branch, op)
+    op = await branch.frame.typed(op)
     limit = frame.settings.limit
     matcher = matcher_for(op, branch.term(op), limit, generator)
-    branch.own()
     choosing = Choosing(op, frame.environment, generator, frame.sampling, limit)
     chosen = await choosing.choose(branch.state, options, matcher, given or None)
     branch.state = chosen.state
     await bind(branch, op.name, chosen.value, chosen.text, "forced", chosen.text)
     frame.variables[f"P({op.name})"] = chosen.distribution
-
-
-async def _typed(branch: Branch, op: Hole) -> Hole:
-    """The hole with its type evaluated. An annotation that is an expression may use the names of types, unless the
-    query assigns them."""
-    if op.type is None or op.type.spec is not None:
-        return op
-    branch.own()
-    names = {**branch.frame.environment, **{name: NAMES[name] for name in op.type.offered}}
-    return settled(op, await evaluate(op.type.code, names))
+    if frame.settings.has_beams:
+        frame.record.entries[-1] = replace(frame.record.entries[-1], shares=chosen.distribution)
 
 
 def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:
     """The known part of the segment that begins with this hole."""
     frame, here = branch.frame, branch.state.pc
 
-    def text_at(at: int) -> Term:
-        later = frame.program.ops[at]
+    def text_at(number: int) -> Term:
+        later = frame.program.parts[number]
         assert isinstance(later, Hole), "a segment is made of holes and texts"
-        return text_term(op, term) if at == here else text_term(later, frame.bind(at, branch.now))
+        return text_term(op, term) if number == here else text_term(later, frame.bind(number, branch.now))
 
-    return lookahead_at(frame.program.ops, here, text_at, schema_of(op, term))
+    return lookahead_at(frame.program, here, text_at, schema_of(op, term))
 
 
 # Parts of a hole -------------------------------------------------------------------------------------------------

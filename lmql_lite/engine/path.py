@@ -29,11 +29,13 @@ from lmql_lite.engine.state import (
     TokenChoice,
     begun,
     block_marks,
+    cut_off,
     data_of,
     ended,
     join,
     joined,
     read,
+    steps_since,
     until,
     without,
 )
@@ -73,7 +75,7 @@ class Path:
     def start(self) -> State:
         """The state of an empty text. The model's bos is on the path but not part of the text."""
         bos = self._tokenizer.bos
-        return State(pc=0, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
+        return State(pc=-1, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
 
     def answer(self, state: State) -> State:
         """The state at the beginning of a hole."""
@@ -304,3 +306,32 @@ def _with_fate(history: Step | None, cut: set[int]) -> Step | None:
         fate: Fate = "cut" if id(step) in cut else step.token.fate
         history = replace(step, token=replace(step.token, fate=fate), before=history)
     return history
+
+
+def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
+    """The state in which an answer replaces everything that joined the path between the two states.
+
+    Text that was pending in `before` joins again. Tokens that ran past the end of the hole before it are cut there, if
+    their fate was decided meanwhile (S14).
+    """
+    hanging: tuple[Step, ...] = ()
+    if before.overhang is not None and after.overhang is not before.overhang:
+        hanging, before = before.overhang.steps, cut_off(before)
+    steps = steps_since(before, after)
+    not_cut = {id(step) for step in steps}.intersection(map(id, hanging))
+    history = before.history
+    waiting = 0 if not_cut else len(data_of(before.held)) + len(data_of(before.pending))
+    for step in steps:
+        if id(step) in not_cut:
+            ledger.drop(step, "cut")
+            step = replace(step, token=replace(step.token, fate="cut"))
+        elif step.token.fate == "kept":
+            text_stays = waiting >= len(step.token.data)
+            waiting -= len(step.token.data)
+            ledger.drop(step, "removed")
+            if text_stays:
+                continue
+            step = replace(step, token=replace(step.token, fate="removed"))
+        history = replace(step, before=history)
+    pending = join(before.pending, Piece(answer.encode(), hole, "forced"))
+    return before._replace(history=history, pending=pending, text=before.text + answer)

@@ -63,7 +63,7 @@ async def planned(
     server = can if is_met else Capabilities(continues_turns=False, probe_costs=True)
     problems: list[str] = []
     if server is None and not isinstance(found, Completer) and chat_of(found.tokenizer) is None:
-        tags = (op for op in program.ops if isinstance(op, Turn))
+        tags = (part for part in program.parts if isinstance(part, Turn))
         problems += [f"{_place(tag.span)}: this model has no turns" for tag in tags]
     holes = _Holes(program, foreseen, server, problems, tells=settings.tells)
     return Plan(
@@ -93,18 +93,18 @@ class _Holes:
     ) -> None:
         self._tells = tells
         self._problems = problems
-        self._ops = program.ops
+        self._program = program
         self._foreseen = foreseen
         self._server = server
         self._engine = text_engine(by_server=server is not None)
         self._forms = Forms(self._engine, server or Capabilities(""))
-        self._terms = {at: self._condition(op) for at, op in enumerate(self._ops) if isinstance(op, Hole)}
+        self._terms = {at: self._condition(op) for at, op in enumerate(program.parts) if isinstance(op, Hole)}
 
     def planned(self, *, isolated: bool, speculates: bool) -> Iterator[PlannedHole]:
         numbers, number, left = count(1), 0, 0
         segment: Way = "masks"
         for at, (term, later) in self._terms.items():
-            op = self._ops[at]
+            op = self._program.parts[at]
             assert isinstance(op, Hole)
             if not op.continues_segment:
                 number, left = next(numbers), 0
@@ -164,7 +164,7 @@ class _Holes:
                 place = _place(op.span)
                 self._problems.append(f"{place}: [{op.name}] has a distribution, but the server cannot score texts")
             return "scores", 1
-        lookahead = lookahead_at(self._ops, at, lambda place: self._terms[place][0], "{}" if _is_json(op) else None)
+        lookahead = lookahead_at(self._program, at, lambda place: self._terms[place][0], "{}" if _is_json(op) else None)
         lookahead = requested(lookahead, speculates=speculates)
         many = lookahead.holes
         unknown = [later for place, (_, later) in self._terms.items() if place >= at][:many]

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.environment import Environment, evaluate, value_of
 from lmql_lite.errors import Span
-from lmql_lite.program.ops import Hole
+from lmql_lite.program.ops import Hole, HoleType
 from lmql_lite.program.symbols import MADE
 from lmql_lite.program.where import FINAL, IN_PYTHON, TEXT, Condition, Numeral
 
@@ -51,6 +52,10 @@ class Judge:
         fork = copy(self)
         fork._take_final = dict(self._take_final)
         return fork
+
+    def retype(self, type: HoleType | None) -> None:
+        self.op = replace(self.op, type=type)
+        self._type = type.spec if type else None
 
     async def objects(self, matcher: Matcher, environment: Environment, *outer: Environment) -> Objection | None:
         """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the

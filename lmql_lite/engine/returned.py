@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.errors import ConstraintError, InputError, Span
-from lmql_lite.program.ops import Program, Return
+from lmql_lite.program.ops import Program
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -90,7 +90,7 @@ class ReturnAnnotation:
     @property
     def _place(self) -> Span | None:
         """Place of the query's `return`, if it has only one."""
-        places = [op.span for op in self._program.ops if isinstance(op, Return) and op.value is not None]
+        places = self._program.return_spans
         return places[0] if len(places) == 1 else None
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable
-from functools import partial
+from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from lmql_lite.cache.kv.blocks import CBlock
 from lmql_lite.engine import events
-from lmql_lite.engine.blocks import LeavingReturn
-from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.budget import LAST_STEPS, Steps
-from lmql_lite.engine.environment import Environment, called_at, interpolated
-from lmql_lite.engine.frame import Elsewhere, Frame, answered
+from lmql_lite.engine.environment import Environment, environment_of
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import fail_unfilled
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
+from lmql_lite.engine.nested import Elsewhere, called
+from lmql_lite.engine.path import answered
+from lmql_lite.engine.record import CANCELLATIONS, Entry, Raised
+from lmql_lite.engine.replay import Inputs, wake
 from lmql_lite.engine.result import Result
-from lmql_lite.engine.settings import Settings
+from lmql_lite.engine.settings import Settings, header
 from lmql_lite.engine.state import State, noted
-from lmql_lite.engine.subquery import call, called, return_value
+from lmql_lite.engine.subquery import call, return_value
 from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
-from lmql_lite.program.ops import STEP, EndTry, Hole, Jump, JumpIf, Let, Op, Program, PromptText, Return, Try, Turn
+from lmql_lite.program.ops import RETURNED, Hole, Program, PromptText, Turn
 from lmql_lite.tokens import Token
 
 
@@ -42,6 +44,7 @@ class Run:
         generator: Generator,
         elsewhere: Elsewhere | None = None,
         before: str = "",
+        inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self.settings = settings
         self.seed = sampling.seed
@@ -50,16 +53,18 @@ class Run:
         self._program = program
         self._elsewhere = elsewhere
         self._before = before
-        environment[STEP] = self.steps.take
-        self._frame = Frame(program, environment, settings, sampling, tuple(environment.values()))
+        self._environment = environment
+        self._sampling = sampling
+        self._inputs = Inputs(program, inputs or {}) if settings.has_beams else None
 
     def begin(self) -> tuple[events.Started, Branch]:
         """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
-        first = Branch(self._frame, self.generator)
+        first = Branch(self.generator, self.steps, self._anew)
+        first.begin(Frame(first, self._program, self._environment, self.settings, self._sampling))
         if self._before:
             first.state = first.state.say(self._before)
             first.say(events.Text(self._before))
-        program, environment = self._program, self._frame.environment
+        program, environment = self._program, self._environment
         started = events.Started(
             self.generator.model,
             self.settings.decoder_name,
@@ -73,11 +78,18 @@ class Run:
         )
         return started, first
 
+    async def _anew(self) -> Environment:
+        """The variables of the query as they were at its beginning. Raises QueryError if an input has changed."""
+        assert self._inputs is not None, "branches fork under beams"
+        environment = environment_of(self._program, self._inputs.unchanged())
+        await header(self._program, environment)
+        return environment
+
     # The loop -------------------------------------------------------------------------------------------------------
 
     async def step(self, branch: Branch, ahead: int = 0) -> None:
-        """Executes one op, or in an open hole adds one token or a stretch of forced text, and then at most `ahead`
-        known tokens.
+        """Runs the query's Python to the next part of a prompt, or in an open hole adds one token or a stretch of
+        forced text, and then at most `ahead` known tokens.
 
         Raises exceptions of the query, and BudgetError after too many steps.
         """
@@ -86,7 +98,7 @@ class Run:
             self.steps.take()
             hole = branch.hole
             if hole is None:
-                await self._execute(branch, branch.op)
+                await self._advance(branch)
             else:
                 fill, state = hole.fill, branch.state
                 if forced := fill.forced(state):
@@ -142,6 +154,10 @@ class Run:
         """Runs the `finally` blocks and the exits of `with`, without asking a model, since nobody reads on."""
         if branch.is_over:
             return
+        if branch.sleeps or not branch.has_last_words:
+            for frame in reversed(branch.frames):
+                frame.close()
+            return
         try:
             await self._raised(branch, GeneratorExit(), by_handlers=False)
             for _ in range(LAST_STEPS):
@@ -167,85 +183,77 @@ class Run:
             score=state.score,
         )
 
-    # Ops ------------------------------------------------------------------------------------------------------------
+    # Parts of prompts -----------------------------------------------------------------------------------------------
 
-    async def _execute(self, branch: Branch, op: Op) -> None:
-        match op:
-            case PromptText():
-                await self._text(branch, op)
-            case Hole():
-                await self._hole(branch, op)
-            case Turn(span, role):
-                branch.go(branch.generator.turn(branch.state, role, span))
-            case Let(span, code):
-                await branch.python(code, span)
-                branch.go(branch.state)
-            case Jump(_, target):
-                branch.go(branch.state, target)
-            case JumpIf(span, test, when, target):
-                branch.go(branch.state, target if bool(await branch.python(test, span)) == when else None)
-            case Return(span, code):
-                value = await branch.python(code, span) if code else None
-                returning, blocks = LeavingReturn(op, value), branch.frame.blocks
-                onward = await blocks.leave(returning, branch.frame.environment) if blocks.stack else returning
-                await self._onward(branch, onward)
-            case _:
-                if not isinstance(op, Try | EndTry):
-                    branch.own()
-                frame = branch.frame
-                onward = await frame.blocks.do(op, branch.state.pc, frame.environment, branch.python)
-                await self._onward(branch, onward)
+    async def _advance(self, branch: Branch) -> None:
+        frame = branch.frame
+        ask = frame.asked if frame.asked or frame.is_over else await frame.resume()
+        if ask is None:
+            await self._end(branch)
+            return
+        frame.asked = None
+        branch.state = branch.state._replace(pc=ask.number)
+        part = frame.program.parts[ask.number]
+        if isinstance(part, Hole):
+            await self._hole(branch, part)
+            return
+        prompt = branch.state.text
+        if isinstance(part, Turn):
+            branch.state = branch.generator.turn(branch.state, part.role, part.span)
+        else:
+            self._text(branch, part, ask.values)
+        if self.settings.has_beams:
+            frame.record.entries.append(Entry(ask.number, values=ask.values, prompt=prompt))
 
-    async def _text(self, branch: Branch, op: PromptText) -> None:
+    def _text(self, branch: Branch, text: PromptText, values: tuple[Any, ...]) -> None:
         """Adds literals and values to the prompt. A list of messages becomes turns of the chat."""
         shown = said = branch.state
-        for part in op.parts:
+        given = iter(values)
+        for part in text.parts:
             if isinstance(part, str):
                 said = said.say(part)
                 continue
-            value = await branch.python(part.code, part.span, said)
-            text = await called_at(part.here, partial(interpolated, value, part), branch.frame.environment)
-            if isinstance(text, str):
-                said = said.say(text, is_block=isinstance(text, CBlock), is_value=True)
+            value = next(given)
+            if isinstance(value, str):
+                said = said.say(value, is_block=isinstance(value, CBlock), is_value=True)
                 continue
-            if isinstance(text, Media):
-                said = branch.generator.show(said, text)
+            if isinstance(value, Media):
+                said = branch.generator.show(said, value)
                 _emit(branch, shown, said)
-                branch.say(events.MediaShown(str(text), item=text))
+                branch.say(events.MediaShown(str(value), item=value))
                 shown = said
                 continue
-            for role, content in text:
+            for role, content in value:
                 _emit(branch, shown, said)
                 shown = said = branch.generator.turn(said, role, part.span)
                 said = said.say(content, is_value=True)
         _emit(branch, shown, said)
-        branch.go(said)
+        branch.state = said
 
     async def _hole(self, branch: Branch, op: Hole) -> None:
         """Opens a hole, or calls the query that fills it."""
-        for frame in branch.frames:
-            if frame.blocks.stack:
-                frame.blocks.refuse_cancelled()
+        if branch.final is not None and isinstance(branch.final, CANCELLATIONS):
+            raise branch.final  # `finally` blocks of a cancelled run ask no model
         branch.ledger.events.append(events.HoleOpened(op.name, op.span))
         branch.opened += 1
         branch.frame.opened = branch.state
+        branch.frame.term = None
         if op.decorators and await decorate(branch, op):
             return
         if op.callees and op.distribution is None:
-            op, nested = await called(branch, op)
+            op, nested = await called(op, branch.python)
             if nested is not None:
                 await call(branch, op, nested, self._elsewhere)
                 return
         await open_hole(branch, op)
 
-    async def _onward(self, branch: Branch, onward: int | LeavingReturn) -> None:
-        """Moves to a place in the program, or back to the caller of the query."""
-        if not isinstance(onward, LeavingReturn):
-            branch.go(branch.state, onward)
-        elif branch.frame.caller is not None:
-            await return_value(branch, onward.op, onward.value)
+    async def _end(self, branch: Branch) -> None:
+        """Ends the innermost query, or the branch."""
+        returned = branch.frame.environment[RETURNED]
+        if branch.frame.caller is not None:
+            await return_value(branch, returned)
         else:
-            branch.value = onward.value
+            branch.value = returned[0] if returned else None
             branch.state = await branch.generator.finish(branch.state)
             branch.is_over = True
 
@@ -270,11 +278,11 @@ class Run:
 
         A hole or a query that is left without a value leaves no text.
         """
+        part = branch.part if branch.frame.is_under_way else None
         if self.steps.spent is error:
-            self.steps.spent.span = branch.op.span
-        if not by_handlers or not branch.frame.may_catch(error, branch.op):
+            self.steps.spent.span = branch.frame.place(error) or branch.span
+        if not by_handlers or not branch.frame.may_catch(error, part) or isinstance(error, CANCELLATIONS):
             branch.final = error
-        by_handlers = error is not branch.final
         error = unwrapped(error)
         hole, branch.hole = branch.hole, None
         rejected = hole.fill.give_up(branch.state) if hole else []
@@ -283,21 +291,34 @@ class Run:
             if frame.opened is not None:
                 branch.state = noted(answered(frame.opened, branch.state, "", "", branch.ledger), rejected)
                 rejected, frame.opened, frame.decoration = [], None, None
+            if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
+                error.span = frame.place(error)
             error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
-            try:
-                target = await frame.blocks.catch(error, frame.environment, by_handlers=by_handlers)
-            except BaseException as other:
-                by_handlers = by_handlers or other is not error
-                error = other
-            else:
-                branch.go(branch.state, target)
-                return
+            if branch.sleeps:
+                await wake(branch)
+            other: BaseException | None = None
+            if frame.is_under_way:
+                if self.settings.has_beams:
+                    raising = Entry(branch.state.pc, Raised(error), term=frame.term, prompt=branch.state.text)
+                    frame.record.entries.append(raising)
+                trace = error.__traceback__
+                try:
+                    await frame.resume(error)
+                except BaseException as raised:
+                    other = raised
+                if other is None:
+                    return
+                if other is error:  # nothing of the query handled it
+                    error.__traceback__ = trace or other.__traceback__
+                else:
+                    error = unwrapped(other)
+                other = None
+                error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
             if frame.caller is None:
                 break
+            branch.state = branch.state._replace(pc=frame.caller.before.pc)
             branch.frames.pop()
             branch.generator.leave()
-        if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
-            error.span = branch.python_span
         if isinstance(error, BudgetError) and error.partial is None and not self.settings.has_beams:
             branch.state = await branch.generator.finish(branch.state)
             error.partial = self.result(branch)

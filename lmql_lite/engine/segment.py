@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lmql_lite.constraints.terms import Term
-from lmql_lite.program.ops import Hole, Jump, Next, Op, PromptText
+from lmql_lite.program.ops import Hole, Program, PromptText
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,22 @@ class Lookahead:
                 yield Lookahead(self.parts[:end], goes_on=True)
 
 
-def lookahead_at(ops: Sequence[Op], at: int, term: Callable[[int], Term], schema: str | None = None) -> Lookahead:
-    """Lookahead from the hole at `at` to the end of its segment (S16), or to the first text that needs Python.
+def lookahead_at(program: Program, number: int, term: Callable[[int], Term], schema: str | None = None) -> Lookahead:
+    """Lookahead from the hole of this number to the end of its segment (S16), or to the first text that needs Python.
 
-    `term` returns the condition on the text of the hole at a place; `schema` is that of the first hole.
+    `term` returns the condition on the text of the hole of a number; `schema` is that of the first hole.
     """
-    parts: list[Term | bytes] = [term(at)]
-    end = at + 1
-    while isinstance(ops[end], PromptText | Hole):
-        op = ops[end]
-        if isinstance(op, PromptText):
-            literal = [part for part in op.parts if isinstance(part, str)]
-            if len(literal) < len(op.parts):
+    parts: list[Term | bytes] = [term(number)]
+    while (following := program.onward[number]) is not None:
+        part = program.parts[following]
+        if isinstance(part, PromptText):
+            literal = [each for each in part.parts if isinstance(each, str)]
+            if len(literal) < len(part.parts):
                 break
             parts.append("".join(literal).encode())
-        elif isinstance(op, Hole):
-            if not op.continues_segment:
-                break
-            parts.append(term(end))
-        end += 1
-    goes_on = any(isinstance(op, Hole | Jump | Next) for op in ops[end:])
-    return Lookahead(tuple(parts), goes_on=goes_on, schema=schema)
+        elif isinstance(part, Hole) and part.continues_segment:
+            parts.append(term(following))
+        else:
+            break
+        number = following
+    return Lookahead(tuple(parts), goes_on=program.asks_later[number], schema=schema)

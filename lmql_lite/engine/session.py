@@ -24,12 +24,12 @@ from lmql_lite.engine.calls import Calls
 from lmql_lite.engine.decode.decoder import Decoder, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
-from lmql_lite.engine.frame import NestedCall
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
 from lmql_lite.engine.generate.generator import SharedModel
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.nested import NestedCall
 from lmql_lite.engine.opened import Opened
 from lmql_lite.engine.recording import Recording
 from lmql_lite.engine.result import Result
@@ -235,7 +235,7 @@ class Session:
                 ledger = begun()
             sampling = replace(first, seed=seed)
             generator = entry.generator(self._scheduler(entry, trees, fresh), ledger, settings, sampling)
-            run = Run(program, environment, settings, sampling, generator, elsewhere, before)
+            run = Run(program, environment, settings, sampling, generator, elsewhere, before, inputs)
             runs.append(decoding(settings.decoder_name)(run))
             ledgers.append(ledger)
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)

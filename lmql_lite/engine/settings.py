@@ -71,7 +71,7 @@ class Settings:
         self.hole_requests: int = given.get("max_hole_requests", MAX_HOLE_REQUESTS)
         """Maximum requests of a hole to a server."""
         self.steps: int = given.get("step_budget", STEP_BUDGET)
-        """Maximum ops and tokens of a run together."""
+        """Maximum parts of prompts and tokens of a run together."""
         self.blocks: str = given.get("blocks", EXACT)
         """Policy for the reuse of marked blocks of a prompt."""
 

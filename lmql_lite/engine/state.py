@@ -103,7 +103,8 @@ class Overhang:
 
 
 class State(NamedTuple):
-    """State of a branch. `pending` is text after the path's last token; `held` is text taken back for healing (S10)."""
+    """State of a branch. `pc` is the number of the part that its Python asked for last, -1 before the first. `pending`
+    is text after the path's last token; `held` is text taken back for healing (S10)."""
 
     pc: int
     node: Node

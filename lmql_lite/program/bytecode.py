@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from itertools import accumulate
 from types import CodeType, ModuleType
@@ -50,6 +51,33 @@ def code_of_call(name: str, place: Expression, *given: Expression, is_async: boo
     call: ast.expr = ast.Call(ast.Name(name, ast.Load()), [each.tree.body for each in given], [])
     call = ast.Await(ast.copy_location(call, node)) if is_async else call
     return compiled(ast.copy_location(call, node), place.span)
+
+
+def codes_of(part: object) -> list[CodeType]:
+    """All Python in a part of a program."""
+    found: list[CodeType] = []
+    stack = [part]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, CodeType):
+            found.append(each)
+        elif isinstance(each, tuple):
+            stack += each
+        elif is_dataclass(each) and not isinstance(
+            each, type | Span
+        ):  # the type of a hole may be a class of the user's
+            stack += [getattr(each, field.name) for field in fields(each)]
+    return found
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Every name that is read from the environment, and every attribute."""
+    return {*code.co_names, *names_read_later(code)}
+
+
+def names_read_later(code: CodeType) -> set[str]:
+    """Names that the functions and classes inside it read."""
+    return {name for inner in code.co_consts if isinstance(inner, CodeType) for name in names_of(inner)}
 
 
 class NotWritten(Exception):

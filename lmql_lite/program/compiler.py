@@ -1,12 +1,17 @@
-"""From the nodes of a query to its program: statements become ops, control flow becomes jumps."""
+"""From a query to its program: the code of a coroutine that awaits the parts of the query's prompts.
+
+Prompts are swapped for awaits; all other statements stay Python's own, at their places in the source.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, get_args
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any, NamedTuple, get_args
 
 from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
 from lmql_lite.lang import nodes
@@ -14,11 +19,22 @@ from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.options import clash, decoder_named, option_problem, value_problem
-from lmql_lite.program.bytecode import code_of, code_of_call, compiled, constant, span_of
-from lmql_lite.program.control_flow import ControlFlow
+from lmql_lite.program.bytecode import (
+    code_of,
+    codes_of,
+    compiled,
+    constant,
+    names_of,
+    names_read_later,
+    span_of,
+)
+from lmql_lite.program.flow import Flow, Point
 from lmql_lite.program.holes import Holes, clauses_of_query, clauses_of_string
 from lmql_lite.program.ops import (
     CALL,
+    FRAME,
+    REFLECTION,
+    RETURNED,
     STEP,
     Distribution,
     Hole,
@@ -26,12 +42,12 @@ from lmql_lite.program.ops import (
     Interpolated,
     Let,
     OptionCode,
+    Part,
     Program,
     PromptText,
-    Return,
+    Read,
     Turn,
 )
-from lmql_lite.program.segments import segmented
 from lmql_lite.program.values import texts_of
 from lmql_lite.program.where import Clause
 
@@ -56,9 +72,8 @@ def compile(tree: nodes.QueryNode, scope: Scope | None = None) -> Program:
     return replace(program, queries=queries)
 
 
-class Compiler(ControlFlow):
+class Compiler:
     def __init__(self, tree: nodes.QueryNode, scope: Scope) -> None:
-        super().__init__()
         self._tree = tree
         self._names = scope.holes
         self._offers_query = bool(scope.queries) and OFFERED not in scope.locals
@@ -66,8 +81,24 @@ class Compiler(ControlFlow):
         self._builtins = scope.builtin_values
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._problems: list[QueryError | ConstraintError] = []
-        self._open: list[tuple[int, nodes.HoleNode, list[Clause], Distribution | None]] = []
-        """Holes whose ops are still to be written, with the clauses and the distributions of their strings."""
+        self._python: list[Let | Read] = []
+        self._own = 0
+        """Number of statements before the header."""
+        self._reads: dict[int, set[str]] = {}
+        """Names that the values in a text read, by the number of the text."""
+        self._parts: list[Part] = []
+        self._numbers: dict[nodes.Place, range] = {}
+        """Numbers of the parts of each prompt."""
+        self._runs: list[int] = []
+        """For each part, the number of its run of prompts that follow one another."""
+        self._run = 0
+        self._open: list[OpenNode] = []
+        """Holes whose parts are still to be written."""
+        self._guards: list[Around] = []
+        """The blocks around the current statement."""
+        self._loops = 0
+        self._return_spans: list[Span] = []
+        self._returns = False
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
         tree = self._tree
@@ -77,17 +108,25 @@ class Compiler(ControlFlow):
         if tree.distribution is not None:
             self._check_options(tree.distribution)
         prologue = tuple(map(self._let, tree.prologue))
-        self.block(tree.body)
-        end = Span(tree.span.name, tree.span.text, tree.span.end, tree.span.end, tree.span.first_line)
-        self.ops.append(Return(end, None))
-        if self.ways:
-            self.aim_finals()
-        self._write_holes()
-        if self._problems:
+        self._own = len(self._python)
+        body = self._block(tree.body)
+        flow = Flow(self._parts_of, tree.speaks, frozenset(each.number for each in self._open))
+        flow.block(tree.body, Point())
+        self._write_holes(flow)
+        code = None if self._problems else self._code(body)
+        if code is None:
             raise joined(self._problems)
+        self._mark_segments(flow)
+        points = [flow.points[number] for number in range(len(self._parts))]
         return Program(
             span=tree.span,
-            ops=segmented(self.ops, prologue),
+            code=code,
+            parts=tuple(self._parts),
+            onward=tuple(point.onward[0].part for point in points),
+            asks_later=tuple(not flow.asks.isdisjoint(map(id, point.onward)) for point in points),
+            python=tuple(self._python[self._own :]),
+            returns=bool(self._return_spans),
+            return_spans=tuple(self._return_spans),
             prologue=prologue,
             decoder=decoder.name if decoder else None,
             options=tuple(
@@ -101,73 +140,284 @@ class Compiler(ControlFlow):
             builtins=self._builtins,
         )
 
+    def _code(self, body: list[ast.stmt]) -> CodeType | None:
+        """Code of the coroutine. A `return` leaves a loop around the whole body, which has one turn."""
+        if self._returns:
+            body = [_returned(None), ast.While(ast.Constant(True), [*body, ast.Break()], [])]
+        else:
+            body = [_returned(None), *body]
+        try:
+            return compiled(ast.Module(body, []), self._tree.span)
+        except QueryError as problem:
+            self._problems.append(problem)
+            return None
+
+    def _parts_of(self, statement: ast.stmt) -> range | None:
+        return self._numbers.get((statement.lineno, statement.col_offset)) if isinstance(statement, ast.Expr) else None
+
     # Statements --------------------------------------------------------------------------------------------------
 
-    def block(self, statements: Sequence[ast.stmt]) -> None:
+    def _block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The statements, each prompt as a row of questions to the branch."""
+        written: list[ast.stmt] = []
+        self._run += 1
         for statement in statements:
             try:
                 if prompt := self._tree.prompt(statement):
-                    self._prompt(prompt)
-                elif self._tree.speaks(statement):
-                    self.control(statement)
+                    written += self._prompt(prompt, statement)
+                    continue
+                self._run += 1
+                if self._tree.speaks(statement):
+                    written += self._control(statement)
                 else:
-                    self.ops.append(self._let(statement))
+                    self._let(statement)
+                    written.append(self._plain(statement))
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
+        self._run += 1
+        return written or [ast.Pass()]
 
-    def span(self, node: ast.stmt | ast.expr | ast.pattern | ast.ExceptHandler) -> Span:
+    def _span(self, node: ast.stmt | ast.expr | ast.excepthandler | ast.pattern) -> Span:
         return span_of(node, self._tree.span)
 
     def _let(self, statement: ast.stmt) -> Let:
+        let = Let(self._span(statement), compiled(ast.Module([self._plain(statement)], []), self._span(statement)))
+        self._python.append(let)
+        return let
+
+    def _plain(self, statement: ast.stmt) -> ast.stmt:
+        """A statement without prompts, with what the run needs to know of it."""
         kinds = {type(node) for node in every_node(statement)}
-        span = self.span(statement)
         if self._offers_query and kinds.intersection(get_args(Function)):
             statement = Offering().visit(copy.deepcopy(statement))
-        if ast.While in kinds:
-            statement = Counting().visit(copy.deepcopy(statement))
-        return Let(span, compiled(ast.Module([statement], []), span))
+        if kinds & {ast.While, ast.Await}:
+            statement = Watched().visit(copy.deepcopy(statement))
+        return statement
+
+    def _note(self, node: ast.expr, span: Span | None = None) -> None:
+        """Compile an expression beside prompts by itself, so that a mistake in it is reported at its place."""
+        self._python.append(Read(span or self._span(node), compiled(node, self._span(node))))
+
+    def _read(self, node: ast.expr) -> ast.expr:
+        """An expression beside prompts; an awaitable is awaited."""
+        self._note(node)
+        node = Watched().visit(copy.deepcopy(node))
+        return asked("value", node, node) if isinstance(node, MAY_BE_AWAITABLE) else node
+
+    def _control(self, statement: ast.stmt) -> list[ast.stmt]:
+        """A statement that speaks."""
+        written: list[ast.stmt] = []
+        match statement:
+            case ast.If(test, body, orelse):
+                new: ast.stmt = ast.If(self._read(test), self._block(body), self._block(orelse) if orelse else [])
+            case ast.While() | ast.For() | ast.AsyncFor():
+                return self._loop(statement)
+            case ast.With(items, body) | ast.AsyncWith(items, body):
+                is_async = isinstance(statement, ast.AsyncWith)
+                entered = [self._manager(item, is_async=is_async) for item in items]
+                with self._within(guards=True, last_words=True):
+                    new = type(statement)(entered, self._block(body))
+            case ast.Try():
+                new = self._try(statement)
+            case ast.TryStar():
+                raise QueryError(
+                    "no prompt, `return` or loop's `break` can stand in a `try` with `except*`",
+                    span=self._span(statement.handlers[0]),
+                    hint="catch the group with `except`, or move the `try` into a function",
+                )
+            case ast.Match(subject, cases):
+                self._note(subject)
+                new = ast.Match(
+                    subject, [ast.match_case(each.pattern, each.guard, self._block(each.body)) for each in cases]
+                )
+            case ast.Return(value):
+                self._returns = True
+                if value:
+                    self._return_spans.append(self._span(statement))
+                written = [_returned(ast.Tuple([self._read(value)] if value else [], ast.Load()), statement)]
+                new = ast.Break()
+            case ast.Break() | ast.Continue():
+                if not self._loops:
+                    span = self._span(statement)
+                    hint = "a query ends by return"
+                    raise QueryError(f"'{span.source}' stands outside a loop", span=span, hint=hint)
+                if any(guard.is_final for guard in self._guards):  # it ends a `return` that waits for this `finally`
+                    written = [_returned(None, statement)]
+                new = statement
+            case _:
+                new = statement
+        return [*written, ast.copy_location(new, statement)]
+
+    def _loop(self, loop: ast.While | ast.For | ast.AsyncFor) -> list[ast.stmt]:
+        if isinstance(loop, ast.While):
+            test = self._read(loop.test)
+        else:
+            iterable = self._read(loop.iter)
+        before, self._returns, self._loops = self._returns, False, self._loops + 1
+        body = self._block(loop.body)
+        returns, self._returns, self._loops = self._returns, self._returns or before, self._loops - 1
+        orelse = self._block(loop.orelse) if loop.orelse else []
+        new: ast.stmt
+        if isinstance(loop, ast.While):
+            new = ast.While(test, [step(loop), *body], orelse)
+        else:
+            new = type(loop)(loop.target, iterable, body, orelse)
+        written: list[ast.stmt] = [ast.copy_location(new, loop)]
+        if returns:
+            is_over = ast.Compare(ast.Name(RETURNED, ast.Load()), [ast.IsNot()], [ast.Constant(None)])
+            written.append(ast.copy_location(ast.If(is_over, [ast.Break()], []), loop))
+        return written
+
+    def _manager(self, item: ast.withitem, *, is_async: bool) -> ast.withitem:
+        manager, target = item.context_expr, item.optional_vars
+        span = self._span(manager).to(self._span(target)) if target else self._span(manager)
+        self._note(manager, span)
+        number = ast.Constant(len(self._python) - 1 - self._own)
+        entered = Watched().visit(copy.deepcopy(manager))
+        return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), entered), target)
+
+    def _try(self, block: ast.Try) -> ast.stmt:
+        for handler in block.handlers[:-1]:
+            if handler.type is None:
+                span = self._span(handler)
+                word = Span(span.name, span.text, span.start, span.start + len("except"), span.first_line)
+                raise QueryError("an 'except' without a type is the last one", span=word, hint="put it last")
+        before, self._returns = self._returns, False
+        with self._within(last_words=bool(block.finalbody)):
+            with self._within(guards=bool(block.handlers)):
+                body = self._block(block.body)
+            handlers = [unless_final(block)] if block.handlers else []
+            for handler in block.handlers:
+                if handler.type:
+                    self._python.append(
+                        Read(self._span(handler.type), compiled(handler.type, self._span(handler.type)))
+                    )
+                inside = self._block(handler.body)
+                if self._returns:  # it ends a `return` whose `finally` failed
+                    inside = [_returned(None, handler), *inside]
+                handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, inside), handler))
+            orelse = self._block(block.orelse) if block.orelse else []
+        with self._within(is_final=True):
+            final = self._block(block.finalbody) if block.finalbody else []
+        self._returns = self._returns or before
+        return ast.Try(body, handlers, orelse, final)
+
+    @contextmanager
+    def _within(self, *, guards: bool = False, last_words: bool = False, is_final: bool = False) -> Iterator[None]:
+        self._guards.append(Around(guards, last_words, is_final))
+        yield
+        self._guards.pop()
 
     # Prompts -----------------------------------------------------------------------------------------------------
 
-    def _prompt(self, prompt: nodes.PromptNode) -> None:
+    def _prompt(self, prompt: nodes.PromptNode, statement: ast.stmt) -> list[ast.stmt]:
+        """The prompt as statements, each of which asks for one part."""
         if prompt.distribution is not None:
             self._check_options(prompt.distribution)
         holes = [part.name for part in prompt.parts if isinstance(part, nodes.HoleNode)]
-        clauses = clauses_of_string(prompt.where, holes, self._names)
-        place = 0
+        clauses = iter(clauses_of_string(prompt.where, holes, self._names))
+        first, written = len(self._parts), list[ast.stmt]()
+
+        def add(part: Part, *values: ast.expr) -> None:
+            self._parts.append(part)
+            self._runs.append(self._run)
+            call = asked("ask", statement, ast.Constant(len(self._parts) - 1), *values)
+            written.append(ast.copy_location(ast.Expr(call), statement))
+
         text: list[str | Interpolated] = []
+        values: list[ast.expr] = []
+
+        def flush() -> None:
+            if text:
+                add(PromptText(prompt.span, tuple(text)), *values)
+                text.clear()
+                values.clear()
+
         for part in prompt.parts:
             match part:
                 case nodes.LiteralNode(_, literal):
                     text.append(literal)
                 case nodes.InterpolationNode(span, value, conversion, format):
-                    text.append(Interpolated(span, code_of(value), code_of_call(CALL, value), conversion, format))
+                    node = value.tree.body
+                    self._python.append(Read(span, code_of(value)))
+                    self._reads.setdefault(len(self._parts), set()).update(names_of(self._python[-1].code))
+                    place = ast.Constant(len(self._parts)), ast.Constant(len(text))
+                    awaited = node.value if isinstance(node, ast.Await) else node  # `shown` awaits it
+                    values.append(asked("shown", node, *place, Watched().visit(copy.deepcopy(awaited))))
+                    text.append(Interpolated(span, conversion, format))
                 case nodes.TagNode(span, role):
-                    self._flush(prompt.span, text)
-                    self.ops.append(Turn(span, role))
+                    flush()
+                    add(Turn(span, role))
                 case nodes.HoleNode(span, name):
-                    self._flush(prompt.span, text)
+                    flush()
                     options = [each for each in (prompt.distribution, self._tree.distribution) if each]
                     distribution = self._distribution(name, options) if options else None
-                    self._open.append((len(self.ops), part, clauses[place], distribution))
-                    self.ops.append(Hole(span, name))
-                    place += 1
-        self._flush(prompt.span, text)
+                    guards = any(guard.guards for guard in self._guards)
+                    last_words = any(guard.last_words for guard in self._guards)
+                    number = len(self._parts)
+                    self._open.append(OpenNode(number, part, next(clauses), distribution, guards, last_words))
+                    add(Hole(span, name))
+        flush()
+        self._numbers[statement.lineno, statement.col_offset] = range(first, len(self._parts))
+        return written
 
-    def _flush(self, span: Span, text: list[str | Interpolated]) -> None:
-        if text:
-            self.ops.append(PromptText(span, tuple(text)))
-            text.clear()
-
-    def _write_holes(self) -> None:
-        """Write the ops of the holes, last: their clauses at the end of the query depend on all other ops."""
+    def _write_holes(self, flow: Flow) -> None:
+        """Write the holes, last: their clauses at the end of the query depend on the whole flow."""
         where = self._tree.where
-        clauses = clauses_of_query(where, self._names, self.ops) if where else {}
-        for at, hole, inline, distribution in self._open:
+        names = {each.number: each.node.name for each in self._open if each.number in flow.points}
+        clauses = clauses_of_query(where, self._names, names, flow.points) if where else {}
+        for each in self._open:
             try:
-                self.ops[at] = self._holes.hole(hole, [*inline, *clauses.get(at, ())], distribution)
+                of_query = clauses.get(each.number, ())
+                hole = self._holes.hole(each.node, [*each.clauses, *of_query], each.distribution)
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
+                continue
+            self._parts[each.number] = replace(hole, is_guarded=each.is_guarded, has_last_words=each.has_last_words)
+
+    def _mark_segments(self, flow: Flow) -> None:
+        """Mark each hole that continues the segment of the one before it (S16), with the text that always follows.
+
+        Between the two is only text that is known when the segment starts: no statement and no value of a hole of the
+        segment. A hole that Python judges begins a new segment, and so does the hole after it.
+        """
+        later = {name for let in self._python if isinstance(let, Let) for name in names_read_later(let.code)}
+        segment: set[str] = set()
+        run = 0
+        for number, part in enumerate(self._parts):
+            if self._runs[number] != run or isinstance(part, Turn):
+                segment = set()
+            run = self._runs[number]
+            read = self._reads.get(number, set()) if isinstance(part, PromptText) else _read_by(part)
+            if read:  # a called function of the query may read the same names
+                read = read | later
+            if read & (segment | REFLECTION):
+                segment = set()
+            if isinstance(part, Hole):
+                joins = bool(segment) and not part.stands_alone
+                following, end = self._following(flow.points[number])
+                is_returned = isinstance(end.returned, ast.Name) and end.returned.id == part.name
+                self._parts[number] = replace(
+                    part,
+                    continues_segment=joins,
+                    following=following.encode("utf-8", "replace"),
+                    is_returned=is_returned,
+                )
+                segment = set() if part.stands_alone else {*segment, part.name} if joins else {part.name}
+
+    def _following(self, point: Point) -> tuple[str, Point]:
+        """The literal text that always comes after a point, and the first point that is no text."""
+        said, seen = "", set[int]()
+        is_known = True
+        while True:
+            point = point.onward[0]
+            part = self._parts[point.part] if point.part is not None else None
+            if not isinstance(part, PromptText) or id(point) in seen:
+                return said, point
+            seen.add(id(point))
+            for each in part.parts:
+                is_known = is_known and isinstance(each, str)
+                said += each if isinstance(each, str) and is_known else ""
 
     def _distribution(self, hole: str, given: Sequence[nodes.DistributionNode]) -> Distribution | None:
         """The options of a hole: those of its string, or of the clause at the end of the query."""
@@ -204,20 +454,84 @@ class Compiler(ControlFlow):
             pass  # some Python: checked when the query runs
 
 
-class Counting(ast.NodeTransformer):
-    """Makes each turn of a `while` without a prompt a step of the run, so that an endless one meets the step budget.
-    Functions are not changed."""
+@dataclass(frozen=True, slots=True)
+class OpenNode:
+    """A hole whose part is not written yet, with the clauses and the distribution of its string."""
+
+    number: int
+    node: nodes.HoleNode
+    clauses: list[Clause]
+    distribution: Distribution | None
+    is_guarded: bool
+    has_last_words: bool
+
+
+class Around(NamedTuple):
+    """A block around a statement: it `guards` if it may handle an exception, has `last_words` if it runs in any case
+    at its end, and `is_final` if it is a `finally`."""
+
+    guards: bool
+    last_words: bool
+    is_final: bool
+
+
+MAY_BE_AWAITABLE = (
+    ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Await, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.BinOp,
+)  # fmt: skip
+"""Expressions whose value may be awaitable."""
+
+
+def asked(method: str, place: ast.AST, *values: ast.expr) -> ast.expr:
+    """`await frame.method(values)`, as if it stood in that place, so that a traceback shows it."""
+    call = ast.Call(ast.Attribute(ast.Name(FRAME, ast.Load()), method, ast.Load()), list(values), [])
+    return ast.copy_location(ast.Await(ast.copy_location(call, place)), place)
+
+
+def step(loop: ast.While) -> ast.stmt:
+    """A call of STEP."""
+    return ast.copy_location(ast.Expr(ast.Call(ast.Name(STEP, ast.Load()), [], [])), loop.test)
+
+
+def unless_final(block: ast.Try) -> ast.ExceptHandler:
+    """The first handler of a `try`: it raises again what no handler of the query may catch."""
+    final = ast.Call(ast.Attribute(ast.Name(FRAME, ast.Load()), "final", ast.Load()), [], [])
+    return ast.copy_location(ast.ExceptHandler(final, None, [ast.Raise()]), block)
+
+
+def _returned(value: ast.expr | None, place: ast.AST | None = None) -> ast.stmt:
+    """The assignment of the value that the query returns."""
+    assign = ast.Assign([ast.Name(RETURNED, ast.Store())], value or ast.Constant(None))
+    return ast.copy_location(assign, place) if place is not None else assign
+
+
+def _read_by(part: Part) -> set[str]:
+    """Names that the Python of a hole reads."""
+    return {name for code in codes_of(part) for name in names_of(code)} - {CALL}
+
+
+class Watched(ast.NodeTransformer):
+    """Python of a query, outside its functions, with what the run must see: each turn of a `while` is a step, so that
+    an endless loop meets the step budget, and the answer of each `await` is kept for forks."""
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
-        step = ast.copy_location(ast.Expr(ast.Call(ast.Name(STEP, ast.Load()), [], [])), node.test)
-        node.body.insert(0, step)
+        node.body.insert(0, step(node))
         return node
+
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        self.generic_visit(node)
+        return asked("answer", node, node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
         return node
 
 

@@ -22,6 +22,7 @@ from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
 from lmql_lite.lang.names import every_node, is_named, reads
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
 from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
+from lmql_lite.program.flow import Point
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.ops import (
@@ -32,10 +33,8 @@ from lmql_lite.program.ops import (
     HoleDecoder,
     HoleDecorator,
     HoleType,
-    Op,
     OptionCode,
 )
-from lmql_lite.program.segments import Ways, ways
 from lmql_lite.program.symbols import PLAIN, SHAPE, WAYS, Kind, PlaceSymbol, TextSymbol
 from lmql_lite.program.types import NAMES, typed, written_type
 from lmql_lite.program.where import Clause, Condition, conjuncts, mentioned, read
@@ -267,40 +266,27 @@ def clauses_of_string(
 
 
 def clauses_of_query(
-    where: nodes.Expression, in_query: Iterable[str], ops: Sequence[Op]
+    where: nodes.Expression, in_query: Iterable[str], holes: Mapping[int, str], points: Mapping[int, Point]
 ) -> Mapping[int, Sequence[Clause]]:
-    """Clauses of the `where` at the end of a query, by the op of their hole."""
+    """Clauses of the `where` at the end of a query, by the number of their hole. `holes` are the names of all holes."""
     found: dict[int, list[Clause]] = defaultdict(list)
-    onward = ways(ops)
-    places: dict[str, list[int]] = defaultdict(list)
-    for at, op in enumerate(ops):
-        if isinstance(op, Hole):
-            places[op.name].append(at)
     for each in _read(where, in_query):
-        for name in each.holes or tuple(places):
+        for number, name in holes.items():
             others = each.holes - {name}
-            for at in places[name]:
-                if not others or _may_be_last(ops, onward, at, others):
-                    found[at].append(each.clause(each.reads - {name}, waits=bool(others)))
+            if each.holes and name not in each.holes:
+                continue
+            if not others or _may_be_last(points[number], holes, others):
+                found[number].append(each.clause(each.reads - {name}, waits=bool(others)))
     return found
 
 
-def _may_be_last(ops: Sequence[Op], onward: Ways, place: int, others: frozenset[str]) -> bool:
-    """True if a run may end after this op without filling any of the others."""
-    seen, reached = set[int](), list(onward[place])
-    while reached:
-        at = reached.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        op = ops[at]
-        if isinstance(op, Hole) and op.name in others:  # filled, unless it fails inside a `try`
-            reached += [target for target in onward[at] if target != at + 1]
-        elif not onward[at]:
-            return True
-        else:
-            reached += onward[at]
-    return False
+def _may_be_last(point: Point, holes: Mapping[int, str], others: frozenset[str]) -> bool:
+    """True if a run may end after this point without filling any of the others."""
+
+    def passes(reached: Point) -> bool:  # it is filled there, unless it fails inside a `try`
+        return reached.part is None or holes.get(reached.part) not in others
+
+    return any(not reached.onward for reached in point.reached(passes))
 
 
 class _Read(NamedTuple):

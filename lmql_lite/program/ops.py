@@ -1,6 +1,6 @@
-"""A program: a flat tuple of ops. Data, not Python text: a state is a place in it, a jump is a number.
+"""A program: the code of a coroutine, and the parts of the prompts that it awaits.
 
-Python inside a query stands here as code objects, compiled with the source's own name and line numbers.
+All Python of a query is compiled with the source's own name and line numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import CodeType
-from typing import Any, Literal
+from typing import Literal
 
 from lmql_lite.constraints.terms import Constant, Term, conjunction
 from lmql_lite.errors import Span
@@ -31,9 +31,6 @@ class Placed:
 class Interpolated(Placed):
     """A value to be formatted into the text, as an f-string does."""
 
-    code: CodeType
-    here: CodeType
-    """Calls CALL, so that a traceback shows this place."""
     conversion: str
     format: str
 
@@ -124,6 +121,12 @@ class Hole(Placed):
     decorators: tuple[HoleDecorator, ...] = ()
     callees: tuple[Callee, ...] = ()
     is_judged: bool = False
+    is_returned: bool = False
+    """True if its query always returns its value unchanged after it."""
+    is_guarded: bool = False
+    """True inside a `with` or a `try` with handlers, which may discard its text."""
+    has_last_words: bool = False
+    """True inside a `with` or a `try` with a `finally`, which run however the query ends."""
 
     def bind(self, evaluate: Evaluate) -> Term:
         """The term of all conditions in a run. As in Python, those after a false one are not evaluated."""
@@ -159,155 +162,33 @@ class Hole(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Let(Placed):
-    """Runs Python statements in the environment."""
+    """A Python statement without prompts."""
 
     code: CodeType
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
-    span: Span
-    target: int
+class Read(Placed):
+    """A Python expression beside prompts, such as the test of an `if` or a value in a prompt."""
+
+    code: CodeType
 
 
-@dataclass(frozen=True, slots=True)
-class JumpIf(Placed):
-    """Jumps when the test's truth is `when`."""
+Part = PromptText | Turn | Hole
+"""A part of a prompt, which the query's Python awaits."""
 
-    test: CodeType
-    when: bool
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class Enter(Placed):
-    """Begins a loop: keeps the iterator of a value under `slot`, a name that no query can spell."""
-
-    slot: str
-    iterable: CodeType
-    here: CodeType
-    """Calls CALL, so that a traceback shows this place; `await` stands before it where something is async."""
-    is_async: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Next(Placed):
-    """Takes the next item of `slot` and assigns it (`assign` reads ITEM); jumps to `target` when there is none."""
-
-    slot: str
-    assign: CodeType
-    target: int
-    here: CodeType
-    is_async: bool = False
-
-
-# `Enter`, `EnterWith` and `Try` open a block, and the ops named with them close it. Other exits, by `Leave`, `Return`
-# or an exception, are handled at run time (engine/blocks.py).
-
-
-@dataclass(frozen=True, slots=True)
-class EnterWith(Placed):
-    """Opens a `with`: enters `manager`, keeps the result under ITEM and the exit under `slot`.
-
-    After an exception that the exit swallows, the run goes on at `target`.
-    """
-
-    slot: str
-    manager: CodeType
-    target: int
-    here: CodeType
-    is_async: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExitWith(Placed):
-    """The end of its body."""
-
-
-@dataclass(frozen=True, slots=True)
-class Try(Placed):
-    """Opens a `try`: its handlers begin at `target`, or with `always` its `finally`."""
-
-    target: int
-    always: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EndTry(Placed):
-    """The end of the guarded ops of a `Try`. After it stands the `finally`, or the ops that run if nothing was
-    raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class Except(Placed):
-    """Jumps to `target`, the next handler, unless the current exception is of its types, which `here` passes to
-    CALL."""
-
-    here: CodeType
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndExcept(Placed):
-    """The end of a handler: the exception is dealt with."""
-
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reraise(Placed):
-    """No handler took the exception."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndFinally(Placed):
-    """The end of a `finally`: resumes the jump, return or exception that led into it. `onward` are its possible
-    targets."""
-
-    onward: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Leave(Placed):
-    """`break` and `continue` out of blocks: leaves all open blocks but the first `depth`, then jumps.
-
-    `via` is the first `finally` on the way, None for none.
-    """
-
-    depth: int
-    target: int
-    via: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Return(Placed):
-    """Ends the query. `value` is None for a bare return and for the end of the body. `via` as in `Leave`."""
-
-    value: CodeType | None
-    via: int | None = None
-
-
-Jumping = Jump | JumpIf | Next | EnterWith | Try | Except | EndExcept | Leave
-Blocked = Enter | Next | EnterWith | ExitWith | Try | EndTry | Except | EndExcept | Reraise | EndFinally | Leave
-Op = PromptText | Turn | Hole | Let | Jump | JumpIf | Blocked | Return
-
-ITEM = "#item"
-"""Name under which `Next` leaves the item and `EnterWith` the value that it was given; not a name of a query."""
-ERROR = "#error"
-"""Name of the exception that is being handled."""
+FRAME = "#frame"
+"""Name of the object that the query's code talks to (engine/branch.py); not a name of a query."""
 CALL = "#call"
-"""Name of the function that the `here` of an op calls."""
-CASE = "#case"
-"""Name of the number of the case of a `match` that holds; -1 for none."""
+"""Name of the function that the `here` of a decorator calls."""
+RETURNED = "#returned"
+"""Name of the value that the query returns, in a tuple; () for a bare return, None before any."""
 STEP = "#step"
-"""Name of the function that a `while` in plain Python calls in each turn."""
+"""Name of the function that a `while` calls in each turn."""
+REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
+"""Names by which Python can read any hole without naming it."""
 QUERIES = "#queries"
 """Name of the programs of functions in a query that are queries, by the line of their first decorator."""
-
-
-def is_slot(name: str) -> bool:
-    """True for the name of a loop's iterator or of the exit of a `with`."""
-    return name.startswith("#") and name[1:].isdecimal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +212,21 @@ class Input:
 class Program:
     """A compiled query.
 
-    `prologue` runs first, then `options` and `model` are evaluated, then `ops` from 0. The last op is a Return.
+    `prologue` runs first, then `options` and `model` are evaluated, then `code`, a coroutine that awaits the `parts` of
+    its prompts. `onward` is for each part the one that always comes next with no Python between, if there is one.
+    `asks_later` is true for the parts after which the run may come to a hole.
     """
 
     span: Span
-    ops: tuple[Op, ...]
+    code: CodeType
+    parts: tuple[Part, ...]
+    onward: tuple[int | None, ...]
+    asks_later: tuple[bool, ...]
+    python: tuple[Let | Read, ...] = ()
+    """The query's own Python, in the pieces of its statements."""
+    returns: bool = False
+    """True if the query returns a value of its own somewhere."""
+    return_spans: tuple[Span, ...] = ()
     prologue: tuple[Let, ...] = ()
     decoder: str | None = None
     options: tuple[OptionCode, ...] = ()
@@ -349,10 +240,7 @@ class Program:
     queries: Mapping[int, Program] = field(default_factory=dict)
     """Programs of its functions that are queries, by the line of their first decorator."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
-        return self  # nothing in it changes
-
-    @cached_property
-    def returns(self) -> bool:
-        """True if the query returns a value of its own somewhere."""
-        return any(isinstance(op, Return) and op.value is not None for op in self.ops)
+    def place(self, line: int) -> Span | None:
+        """Place of the Python in this line of the source, the innermost piece."""
+        found = [each.span for each in self.python if 0 <= line - each.span.line <= each.span.source.count("\n")]
+        return min(found, key=lambda span: span.end - span.start, default=None)

@@ -26,13 +26,13 @@ CODE = compile("value", "<query>", "eval")
     ],
 )
 def test_messages_with_a_format_are_a_text(conversion: str, form: str, expected: Any) -> None:
-    part = Interpolated(HERE, CODE, CODE, conversion, form)
+    part = Interpolated(HERE, conversion, form)
     assert interpolated([{"role": "user", "content": "é"}], part) == expected
 
 
 @pytest.mark.parametrize(("value", "form", "expected"), [(3, "03", "003"), ([], "", "[]"), ("a[b]", "", "a[b]")])
 def test_other_values_are_formatted_as_python_does(value: Any, form: str, expected: str) -> None:
-    assert interpolated(value, Interpolated(HERE, CODE, CODE, "", form)) == expected
+    assert interpolated(value, Interpolated(HERE, "", form)) == expected
 
 
 def test_a_list_of_messages_is_turns() -> None:

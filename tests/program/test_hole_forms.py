@@ -8,12 +8,11 @@ import lmql_lite as lq
 from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile
-from lmql_lite.program.ops import EndFinally, Hole, Leave, Next, Return
-from lmql_lite.program.segments import ways
+from lmql_lite.program.ops import Hole
 
 
 def holes(source: str) -> list[Hole]:
-    return [op for op in compile(parse(Source("q", source))).ops if isinstance(op, Hole)]
+    return [op for op in compile(parse(Source("q", source))).parts if isinstance(op, Hole)]
 
 
 def said(source: str) -> tuple[str, str, str | None]:
@@ -101,32 +100,46 @@ def test_groups_of_exceptions_hold_no_prompt() -> None:
     assert source.startswith("except*") and "no prompt" in message
 
 
-# The ways out of blocks ------------------------------------------------------------------------------------------
+# What may come after a hole -----------------------------------------------------------------------------------------
 
 
-def test_a_way_out_leads_by_every_finally() -> None:
-    source = """
-for x in y:
-    try:
-        try:
-            break
-        finally:
-            "[A]"
-    finally:
-        "[B]"
-"[C]"
-"""
-    ops = compile(parse(Source("q", source))).ops
-    behind = ways(ops)
-    leave = next(at for at, op in enumerate(ops) if isinstance(op, Leave))
-    reached, todo, passed = set[int](), [leave], list[str]()
-    while todo:
-        at = todo.pop(0)
-        op = ops[at]
-        if at in reached or isinstance(op, Next | Return):
-            continue
-        reached.add(at)
-        passed += [op.name] if isinstance(op, Hole) else []
-        todo += behind[at]
-    assert passed[:2] == ["A", "B"] and "C" in passed
-    assert all(op.onward for op in ops if isinstance(op, EndFinally))
+FLOWS = {
+    "a return in a finally": ('try:\n    "[A]"\n    return\nfinally:\n    pass\n"[B]"', {"A", "B"}),
+    "a break in two finally": (
+        'for x in [1]:\n    try:\n        try:\n            "[A]"\n            break\n'
+        '        finally:\n            "[B]"\n    finally:\n        "[C]"\n"[D]"',
+        {"D"},
+    ),
+    "a loop": ('for x in [1]:\n    "[A]"\n"[B]"', {"B"}),
+    "a loop that ends": ('while True:\n    "[A]"\n    if A:\n        break\n    "[B]"', {"A", "B"}),
+    "a handler": ('try:\n    "[A]"\n    "[B]"\nexcept E:\n    pass', {"A", "B"}),
+    "a manager": ('with m:\n    "[A]"\n    "[B]"', {"A", "B"}),
+    "a case": ('"[A]"\nmatch A:\n    case "a":\n        "[B]"\n    case _:\n        "[C]"', {"A", "B", "C"}),
+    "an else": ('for x in y:\n    "[A]"\n    break\nelse:\n    "[B]"', {"A", "B"}),
+}
+
+
+@pytest.mark.parametrize(("source", "last"), FLOWS.values(), ids=FLOWS)
+def test_a_clause_is_enforced_at_each_hole_that_may_be_the_last_S20(source: str, last: set[str]) -> None:
+    names = sorted({each.name for each in holes(source)})
+    clause = " < ".join(f"len({name})" for name in names)
+    lines = "".join(f"    {line}\n" for line in source.splitlines())
+    found = holes(f"argmax\n{lines}where\n    {clause}")
+    assert {hole.name for hole in found if hole.conditions} == last
+
+
+FOLLOWING = {
+    '"[A] b"': " b",
+    '"[A] b{c} d"': " b",
+    'if c:\n    "[A]"\n" d"': " d",
+    'if c:\n    "[A]"\nelse:\n    "x"\n" d"': " d",
+    'while c:\n    "[A]"\n    break\n" d"': " d",
+    'for x in y:\n    "[A]"\n" d"': "",
+    'with m:\n    "[A]"\n" d"': "",
+    '"[A]"\nx = 1\n" d"': "",
+}
+
+
+@pytest.mark.parametrize(("source", "following"), FOLLOWING.items(), ids=FOLLOWING)
+def test_the_text_that_always_follows_a_hole_S18(source: str, following: str) -> None:
+    assert holes(source)[0].following.decode() == following

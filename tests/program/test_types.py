@@ -288,7 +288,7 @@ def test_a_name_of_the_query_is_its_own() -> None:
 
 
 def hole(source: str) -> Hole:
-    return next(op for op in lq.compile(source).program.ops if isinstance(op, Hole))
+    return next(op for op in lq.compile(source).program.parts if isinstance(op, Hole))
 
 
 def test_the_compiler_knows_what_is_written_and_leaves_the_rest_to_the_run() -> None:

@@ -134,7 +134,7 @@ def test_guide_and_python_together_accept_what_the_clause_says(seed: int) -> Non
         except lq.ConstraintError:  # nothing can fill it
             assert not [text for text in TEXTS if truth(tree, {**GIVEN, **NUMBERS, "X": text})], clause
             continue
-        (hole,) = [op for op in program.ops if isinstance(op, Hole)]
+        (hole,) = [op for op in program.parts if isinstance(op, Hole)]
         term = hole.bind(lambda code: eval(code, dict(GIVEN)))
         compiled += 1
         for text in TEXTS:

@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Hashable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from types import FunctionType
-from typing import Any
 
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.decode.decoder import Decoder, numbered
-from lmql_lite.engine.environment import Context
 from lmql_lite.engine.generate.generator import Generator
 from lmql_lite.engine.generate.hole_fill import matcher_of
 from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.replay import same
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.state import Step
-from lmql_lite.errors import ConstraintError
+from lmql_lite.errors import ConstraintError, QueryError
+
+PATIENCE = 0.2
+"""Seconds without progress of any branch before the one that waits for the others is refused."""
 
 
 class ForcedScore:
@@ -196,7 +197,7 @@ class BeamSearch(Decoder):
         """Each moving beam takes one token. Exceptions of the query pass through. A ConstraintError is raised only if
         no beam is left; it is that of the beam that led."""
         moving = self.moving()
-        await self._all(self._to_question(beam) for beam in moving)
+        await self._to_questions(moving)
         await self._give_up_lost()
         self._ended = [beam for beam in self.live if beam.branch.is_over]
         self.live = [beam for beam in self.live if not beam.branch.is_over]
@@ -258,6 +259,29 @@ class BeamSearch(Decoder):
             await work
         except ConstraintError as error:
             beam.error = error
+
+    async def _to_questions(self, beams: list[Beam]) -> None:
+        """Steps all beams to their next question. Raises QueryError if one waits for a lock or a queue that only the
+        others could release."""
+        tasks = [asyncio.create_task(self._to_question(beam)) for beam in beams]
+        left = set(tasks)
+        try:
+            while left:
+                done, left = await asyncio.wait(left, timeout=PATIENCE)
+                held = [beam.branch for beam, task in zip(beams, tasks, strict=True) if task in left]
+                if not done and all(branch.frame.waits_for_others for branch in held):
+                    raise QueryError(
+                        f"a branch of the run waits in {held[0].frame.waits_for_others}(), and all others wait for it",
+                        span=held[0].span,
+                        hint="leave locks and queues to functions that the query calls, or use argmax or sample",
+                    )
+        finally:
+            for task in left:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _to_question(self, beam: Beam) -> None:
         """Steps to the next place where the model is asked for a token of a hole."""
@@ -344,8 +368,7 @@ class BeamSearch(Decoder):
             beam.branch.leave()
 
     async def _close(self, beam: Beam) -> None:
-        if any(frame.blocks.has_last_words for frame in beam.branch.frames):
-            await self.run.close_branch(beam.branch)
+        await self.run.close_branch(beam.branch)
 
     def _emit(self, beam: Beam) -> None:
         self._events += [numbered(event, beam.number) for event in beam.branch.take_events()]
@@ -379,11 +402,7 @@ def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
         history = history.before
 
 
-# Equality of branches: their places, texts and variables (S24) -----------------------------------------------------
-
-_MADE: tuple[Iterable[Any], ...] = ((), [], "", b"", range(0), {}, {}.values(), {}.items())
-ITERATORS = tuple(type(iter(made)) for made in _MADE)
-"""Types of iterators that a comparison does not advance: two are equal if they yield the same items."""
+# Equality of branches: their places, texts and answers (S24) ------------------------------------------------------
 
 
 def place_of(branch: Branch) -> Hashable:
@@ -396,38 +415,10 @@ def place_of(branch: Branch) -> Hashable:
 
 
 def are_equal(one: Branch, other: Branch) -> bool:
-    """True if two branches at the same place differ only in their tokens."""
-    return equal(one.value, other.value) and all(
-        mine.blocks.are_those_of(its.blocks)
-        and _equal(mine.environment, its.environment)
-        and _equal(mine.variables, its.variables)
-        for mine, its in zip(one.frames, other.frames, strict=True)
+    """True if two branches at the same place have the same answers, of which their Python is a function."""
+    return all(
+        same(mine.record.answers, its.record.answers) for mine, its in zip(one.frames, other.frames, strict=True)
     )
-
-
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
-
-
-def equal(one: Any, other: Any) -> bool:
-    """True if two values are equal; those that cannot be compared count as different, so both branches go on."""
-    if one is other or isinstance(one, Context):
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, FunctionType):
-        plain = one.__closure__ is None and other.__closure__ is None
-        return plain and one.__code__ is other.__code__ and equal(one.__defaults__, other.__defaults__)
-    if isinstance(one, ITERATORS):
-        return equal(one.__reduce__(), other.__reduce__())
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
-    if isinstance(one, dict):
-        return list(one) == list(other) and _equal(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # an __eq__ may raise anything
-        return False
 
 
 DECODING = BeamSearch

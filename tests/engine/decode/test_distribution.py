@@ -111,7 +111,7 @@ def test_a_token_of_the_hole_before_does_not_reach_into_the_options_S16(session:
 
 def test_a_distribution_is_a_segment_of_its_own_S16() -> None:
     program = lq.compile('"[A][X][B][C]" where len(A) == 1 and len(B) == 1 distribution X in ["b", "c"]').program
-    joined = {op.name: op.continues_segment for op in program.ops if isinstance(op, Hole)}
+    joined = {op.name: op.continues_segment for op in program.parts if isinstance(op, Hole)}
     assert joined == {"A": False, "X": False, "B": False, "C": True}
 
 

@@ -28,7 +28,7 @@ def spelled(result: lq.Result) -> list[tuple[bytes, str | None, str]]:
 def joined(source: str) -> list[str]:
     """The holes of a query that stand in one segment with the hole before them."""
     program = lq.compile(source).program
-    return [op.name for op in program.ops if isinstance(op, Hole) and op.continues_segment]
+    return [op.name for op in program.parts if isinstance(op, Hole) and op.continues_segment]
 
 
 # A surplus that reaches into the next hole -----------------------------------------------------------------------
