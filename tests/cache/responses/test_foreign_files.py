@@ -278,10 +278,9 @@ def test_merging_into_an_index_without_a_log_keeps_its_answers(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "command",
-    [["prune", "{log}", "--max-bytes", "1"], ["clear", "{log}", "--task", "mme", "--yes"],
-     ["merge", "{ours}", "-o", "{index}"]],
+    [["prune", "{log}", "--max-bytes", "1"], ["merge", "{ours}", "-o", "{index}"]],
     ids=lambda command: command[0],
-)  # fmt: skip
+)
 def test_no_command_changes_a_file_of_another_program(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "ours").mkdir()
     with pair(tmp_path / "ours") as cache:
