@@ -46,7 +46,10 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
     Unit,
+    atoms,
+    conjuncts,
     is_closed,
+    mapped,
 )
 from lmql_lite.errors import ConstraintError
 
@@ -267,7 +270,7 @@ class Automaton:
         self.term = term
         simple = simplify(term)
         self.closed = is_closed(simple)
-        self._term = _counted(simple)
+        self._term = mapped(simple, _counted)
         self._leaps = leaps
         parts = list(atoms(self._term))
         lengths = [atom for atom in parts if isinstance(atom, Length)]
@@ -678,29 +681,9 @@ class Automaton:
         return ends
 
 
-def atoms(term: Term) -> Iterator[Term]:
-    match term:
-        case And(terms) | Or(terms):
-            for part in terms:
-                yield from atoms(part)
-        case Not(part):
-            yield from atoms(part)
-        case _:
-            yield term
-
-
-def _counted(term: Term) -> Term:
-    """The term with a count in the place of each required phrase."""
-    match term:
-        case And(terms):
-            return And(tuple(map(_counted, terms)), term.span)
-        case Or(terms):
-            return Or(tuple(map(_counted, terms)), term.span)
-        case Not(part):
-            return Not(_counted(part), term.span)
-        case Contains(phrase):
-            return Length(1, None, Occurrences(phrase), term.span)
-    return term
+def _counted(atom: Term) -> Term:
+    """A count in the place of a required phrase."""
+    return Length(1, None, Occurrences(atom.phrase), atom.span) if isinstance(atom, Contains) else atom
 
 
 def _borders(lengths: Iterable[Length]) -> Iterator[int]:
@@ -751,7 +734,7 @@ def _too_many_counts(term: Term) -> TooLarge:
 
 def _too_many_states(term: Term) -> TooLarge:
     """Error for a term that needs too many states. It names the clauses that multiply."""
-    parts = [part for part in (term.terms if isinstance(term, And) else (term,)) if not isinstance(part, Constant)]
+    parts = [part for part in conjuncts(term) if not isinstance(part, Constant)]
     several = [part for part in parts if not isinstance(part, Length | Stop)]
     clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
     sentence = f"this condition needs more than {MAX_STATES:,} states"

@@ -9,11 +9,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.automaton import FAR, Automaton, Flags, Place, atoms
+from lmql_lite.constraints.automaton import FAR, Automaton, Flags, Place
 from lmql_lite.constraints.json import Grammars
 from lmql_lite.constraints.masks import ChoiceMasks, Masks, Memory, Recent
 from lmql_lite.constraints.simplify import conflict, counts_tokens, simplify, with_characters, without_tokens
-from lmql_lite.constraints.terms import And, Begins, Choice, Constant, Contains, Ending, Ends, Length, Stop, Term
+from lmql_lite.constraints.terms import (
+    And,
+    Begins,
+    Choice,
+    Constant,
+    Contains,
+    Ending,
+    Ends,
+    Length,
+    Stop,
+    Term,
+    atoms,
+    conjuncts,
+)
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -249,8 +262,7 @@ def _again(error: ConstraintError) -> ConstraintError:
 
 def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
     """Error that names a minimal set of conjuncts that cannot hold together."""
-    parts = term.terms if isinstance(term, And) else (term,)
-    guilty = conflict(parts, _is_impossible)
+    guilty = conflict(conjuncts(term), _is_impossible)
     clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
     if len(clauses) > 1:
         reason = f"{', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
@@ -271,8 +283,8 @@ def _is_impossible(parts: Sequence[Term]) -> bool:
 
 def _least_characters(term: Term) -> int:
     """A lower bound on the characters of a value, from its conjuncts."""
-    parts = term.terms if isinstance(term, And) else (term,)
-    return max((each.at_least for each in parts if isinstance(each, Length) and each.unit == "characters"), default=0)
+    lengths = [part for part in conjuncts(term) if isinstance(part, Length)]
+    return max((each.at_least for each in lengths if each.unit == "characters"), default=0)
 
 
 def _has_lengths(term: Term) -> bool:

@@ -7,7 +7,7 @@ many, a count is left out. Then the rules allow more than the segment does, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Place
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.constraints.simplify import TRUE, simplify
-from lmql_lite.constraints.terms import And, Contains, Length, Occurrences, Or, Term, Unit
+from lmql_lite.constraints.terms import And, Contains, Length, Occurrences, Term, Unit, conjuncts, mapped
 from lmql_lite.constraints.vocabulary import open_range
 from lmql_lite.errors import ConstraintError
 
@@ -163,25 +163,18 @@ class GrammarHole:
 
 def _uncapped(term: Term, unit: Unit) -> Term:
     """The term without upper bounds on the unit of the whole text."""
-    match term:
-        case And(terms):
-            return And(tuple(_uncapped(part, unit) for part in terms))
-        case Length(at_least, _, counted) if counted == unit:
-            return Length(at_least, None, unit)
-    return term
+    parts = conjuncts(term)
+    return And(
+        tuple(replace(part, at_most=None) if isinstance(part, Length) and part.unit == unit else part for part in parts)
+    )
 
 
 def _uncounted(term: Term, unit: Unit) -> Term:
-    match term:
-        case And(terms):
-            return And(tuple(_uncounted(part, unit) for part in terms))
-        case Or(terms):
-            return Or(tuple(_uncounted(part, unit) for part in terms))
-        case Length(unit=counted) if counted == unit:
-            return TRUE
-        case Contains(phrase) if Occurrences(phrase) == unit:
-            return TRUE
-    return term
+    def change(part: Term) -> Term:
+        is_count = isinstance(part, Length) and part.unit == unit
+        return TRUE if is_count or (isinstance(part, Contains) and Occurrences(part.phrase) == unit) else part
+
+    return mapped(term, change)
 
 
 # Segments ------------------------------------------------------------------------------------------------------------

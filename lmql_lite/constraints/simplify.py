@@ -21,7 +21,6 @@ from lmql_lite.constraints.terms import (
     Constant,
     Contains,
     Ends,
-    Inside,
     Lacks,
     Length,
     Matches,
@@ -30,6 +29,9 @@ from lmql_lite.constraints.terms import (
     Stop,
     StopPattern,
     Term,
+    atoms,
+    conjuncts,
+    mapped,
     measured,
     starts_character,
 )
@@ -54,51 +56,41 @@ def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None
     Stops count as met, because they say where a value ends, not what it is. So do bounds on tokens, unless `count`
     returns the number of tokens of a text.
     """
-    match term:
-        case Constant(holds):
-            return holds
-        case Length(unit="tokens") if count is None:
-            return True
-        case Length(at_least, at_most, unit):
-            length = count(text.decode()) if unit == "tokens" and count else measured(text.decode(), unit)
-            return at_least <= length and (at_most is None or length <= at_most)
-        case Choice(options):
-            return text in options
-        case Matches(pattern, flags):
-            return program(pattern, flags).matches(text.decode())  # Python's own matcher can take exponential time
-        case Contains(phrase):
-            return phrase in text
-        case Begins(phrases):
-            return text.startswith(phrases)
-        case Ends(phrases):
-            return text.endswith(phrases)
-        case Lacks(phrases):
-            return not any(phrase in text for phrase in phrases)
-        case Stop() | StopPattern() | Inside():  # Python judges the place inside a value
-            return True
-        case Not(part):
-            return not satisfies(part, text, count)
-        case And(terms):
-            return all(satisfies(part, text, count) for part in terms)
-        case Or(terms):
-            return any(satisfies(part, text, count) for part in terms)
+    return _test(term, count)(text)
 
 
-def _test(term: Term) -> Callable[[bytes], bool]:
+def _test(term: Term, count: Callable[[str], int] | None = None) -> Callable[[bytes], bool]:
     """`satisfies` for many texts: options are looked up in a set."""
     match term:
+        case Length(unit="tokens") if count is None:
+            return lambda text: True
+        case Length(at_least, at_most, unit):
+            most = ENDLESS if at_most is None else at_most
+            measure = count if unit == "tokens" and count else partial(measured, unit=unit)
+            return lambda text: at_least <= measure(text.decode()) <= most
         case Choice(options):
             return frozenset(options).__contains__
-        case Not(Choice(options)):
-            excluded = frozenset(options)
-            return lambda text: text not in excluded
+        case Matches(pattern, flags):  # Python's own matcher can take exponential time
+            return lambda text: program(pattern, flags).matches(text.decode())
+        case Contains(phrase):
+            return lambda text: phrase in text
+        case Begins(phrases):
+            return lambda text: text.startswith(phrases)
+        case Ends(phrases):
+            return lambda text: text.endswith(phrases)
+        case Lacks(phrases):
+            return lambda text: not any(phrase in text for phrase in phrases)
+        case Not(part):
+            fails = _test(part, count)
+            return lambda text: not fails(text)
         case And(terms):
-            every = list(map(_test, terms))
+            every = [_test(part, count) for part in terms]
             return lambda text: all(test(text) for test in every)
         case Or(terms):
-            either = list(map(_test, terms))
+            either = [_test(part, count) for part in terms]
             return lambda text: any(test(text) for test in either)
-    return partial(satisfies, term)
+    holds = not isinstance(term, Constant) or term.holds  # Python judges the place inside a value
+    return lambda text: holds
 
 
 def conflict(parts: Sequence[Part], is_impossible: Callable[[Sequence[Part]], bool]) -> list[Part]:
@@ -117,50 +109,40 @@ def conflict(parts: Sequence[Part], is_impossible: Callable[[Sequence[Part]], bo
 
 
 def has_stops(term: Term) -> bool:
-    match term:
-        case And(terms) | Or(terms):
-            return any(has_stops(part) for part in terms)
-        case Not(part):
-            return has_stops(part)
-    return isinstance(term, Stop | StopPattern)
+    return any(isinstance(atom, Stop | StopPattern) for atom in atoms(term))
 
 
 def counts_tokens(term: Term) -> bool:
-    match term:
-        case And(terms) | Or(terms):
-            return any(counts_tokens(part) for part in terms)
-        case Not(part):
-            return counts_tokens(part)
-    return isinstance(term, Length) and term.unit == "tokens"
+    return any(isinstance(atom, Length) and atom.unit == "tokens" for atom in atoms(term))
 
 
 def without_tokens(term: Term) -> Term:
     """The term with bounds on tokens taken as true."""
-    match term:
-        case And(terms):
-            return And(tuple(map(without_tokens, terms)), term.span)
-        case Or(terms):
-            return Or(tuple(map(without_tokens, terms)), term.span)
-        case Not(part) if counts_tokens(part):
-            return without_tokens(_negate(part))
-        case Length(unit="tokens"):
-            return TRUE
-    return term
+
+    def change(part: Term) -> Term:
+        match part:
+            case Not(inner) if counts_tokens(inner):
+                return without_tokens(_negate(inner))
+            case Length(unit="tokens"):
+                return TRUE
+        return part
+
+    return mapped(term, change)
 
 
 def with_characters(term: Term, each: int) -> Term:
     """The term with bounds on characters in place of bounds on tokens, at up to `each` characters a token."""
-    match term:
-        case And(terms):
-            return And(tuple(with_characters(part, each) for part in terms), term.span)
-        case Or(terms):
-            return Or(tuple(with_characters(part, each) for part in terms), term.span)
-        case Not(part):
-            return Not(with_characters(part, each), term.span)
-        case Length(at_least, at_most, "tokens"):
-            least = (at_least - 1) * each + 1 if at_least > 0 else 0
-            return Length(least, None if at_most is None else at_most * each, "characters", term.span)
-    return term
+
+    def change(part: Term) -> Term:
+        match part:
+            case Not(inner):
+                return Not(with_characters(inner, each), part.span)
+            case Length(at_least, at_most, "tokens"):
+                least = (at_least - 1) * each + 1 if at_least > 0 else 0
+                return Length(least, None if at_most is None else at_most * each, "characters", part.span)
+        return part
+
+    return mapped(term, change)
 
 
 def simplify(term: Term) -> Term:
@@ -224,7 +206,7 @@ def _negate(term: Term) -> Term:
 def _all(terms: list[Term]) -> Term:
     parts: dict[Term, None] = {}
     for term in terms:
-        parts.update(dict.fromkeys(term.terms if isinstance(term, And) else (term,)))
+        parts.update(dict.fromkeys(conjuncts(term)))
     parts.pop(TRUE, None)
     if FALSE in parts:
         return FALSE

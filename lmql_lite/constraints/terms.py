@@ -6,6 +6,7 @@ Every value in a term is known, because earlier holes and Python expressions wer
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, NamedTuple, assert_never, get_args
 
@@ -221,6 +222,33 @@ def conjunction(terms: tuple[Term, ...]) -> Term:
         return flat[0]
     spans = [term.span for term in flat if term.span]
     return And(tuple(flat), spans[0].to(spans[-1]) if spans and spans[0].text == spans[-1].text else None)
+
+
+def conjuncts(term: Term) -> tuple[Term, ...]:
+    """The terms that a conjunction joins; any other term alone."""
+    return term.terms if isinstance(term, And) else (term,)
+
+
+def atoms(term: Term) -> Iterator[Atom]:
+    """Atoms in the order in which they stand in the term."""
+    match term:
+        case And(terms) | Or(terms):
+            for part in terms:
+                yield from atoms(part)
+        case Not(part):
+            yield from atoms(part)
+        case _:
+            yield term
+
+
+def mapped(term: Term, change: Callable[[Atom | Not], Term]) -> Term:
+    """The term with each atom and each negation changed, wherever `and` and `or` join them."""
+    match term:
+        case And(terms):
+            return And(tuple(mapped(part, change) for part in terms), term.span)
+        case Or(terms):
+            return Or(tuple(mapped(part, change) for part in terms), term.span)
+    return change(term)
 
 
 def identity(part: object) -> object:
