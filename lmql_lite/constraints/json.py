@@ -41,7 +41,7 @@ CodeRange = tuple[int, int]
 CHARACTERS: tuple[CodeRange, ...] = ((0, LEADS[0] - 1), (TRAILS[1] + 1, LAST))
 LONGEST_ESCAPE = len(rb"\ud83d\ude00")
 
-_IN_STRING = re.compile(rb'["\\\x7f]')
+NOT_PLAIN = re.compile(rb'["\\\x7f]')
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 
 
@@ -202,7 +202,7 @@ class JsonPlace(NamedTuple):
                     yield JsonPiece(at, b"", place._replace(escape=escape))
                 return
             if place.inside:
-                special = _IN_STRING.search(data, at)
+                special = NOT_PLAIN.search(data, at)
                 at = len(data) if special is None else special.start()
                 place = place._read(data[start:at])
                 closes = special is not None and special[0] == QUOTE
@@ -258,7 +258,6 @@ class JsonPlace(NamedTuple):
 BEGINNING = JsonPlace()
 
 
-NOT_PLAIN = re.compile(rb'["\\\x7f]')
 KEY_AFTER_STRING = re.compile(rb'".*[",]', re.DOTALL)
 
 
@@ -341,22 +340,13 @@ class Spelling(Protocol):
     def __call__(self, data: bytes, /) -> list[int]: ...
 
 
-class Quotes(NamedTuple):
-    """Position in JSON: `inside` a string or not, and there `escaped` directly after a backslash."""
-
-    inside: bool = False
-    escaped: bool = False
-
-    def after(self, data: bytes) -> Quotes:
-        inside, escaped = self
-        for byte in data:
-            inside = inside != (byte == ord('"') and not escaped)
-            escaped = inside and byte == ord("\\") and not escaped
-        return Quotes(inside, escaped)
+def is_inside(inside: bool, data: bytes) -> bool:
+    """True if data leads into a string. It begins after a whole character, `inside` a string or not."""
+    return inside != (re.sub(rb"\\.", b"", data, flags=re.DOTALL).count(QUOTE) % 2 == 1)
 
 
-def way_to_end(parser: LLMatcher, spelling: Spelling, quotes: Quotes, after: bytes = b"") -> bytes | None:
-    """Bytes that complete the value if they follow `after`; None if none were found.
+def way_to_end(parser: LLMatcher, spelling: Spelling, inside: bool, after: bytes = b"") -> bytes | None:
+    """Bytes that complete the value if they follow `after`; None if none were found. `inside` a string at first or not.
 
     Depth-first, so not always the fewest bytes: the best byte of a place is tried first, the others only if it leads to
     no end. The parser stays where it is and validates longer and longer texts: copying it takes ten times as long.
@@ -366,12 +356,12 @@ def way_to_end(parser: LLMatcher, spelling: Spelling, quotes: Quotes, after: byt
     if not search.fits(said):
         return None
     way = b""
-    places = [(said, way, search.steps(said, quotes.after(after)))]
+    places = [(said, way, search.steps(said, is_inside(inside, after)))]
     for _ in range(STEPS):
         if search.is_end(said):
             return way
         if places[-1][0] is not said:
-            places.append((said, way, search.steps(said, quotes.after(after + way))))
+            places.append((said, way, search.steps(said, is_inside(inside, after + way))))
         while (step := next(places[-1][-1], None)) is None:
             places.pop()
             if not places:
@@ -392,10 +382,10 @@ class Search(NamedTuple):
     def is_end(self, said: list[int]) -> bool:
         return self.fits([*said, self.spelling.eos_token_id]) if said else self.parser.is_accepting()
 
-    def steps(self, said: list[int], quotes: Quotes) -> Iterator[bytes]:
+    def steps(self, said: list[int], inside: bool) -> Iterator[bytes]:
         """Bytes to try next, best first. If none of them fits: the forced bytes, or any byte that fits."""
         fits = False
-        for byte in INSIDE if quotes.inside else OUTSIDE:
+        for byte in INSIDE if inside else OUTSIDE:
             if self._goes_on(said, byte):
                 fits = True
                 yield bytes([byte])
@@ -568,7 +558,7 @@ class GrammarMatcher:
         return mask
 
     def _behind(self, held: bytes) -> list[int]:
-        """Numbers of the texts that begin with `held` and continue with the value."""
+        """Numbers of the texts that begin with `held` and continue with the value from here."""
         vocabulary, found = self.frame.vocabulary, []
         beginning = vocabulary.beginning_with(held)
         at = beginning.start
@@ -588,14 +578,13 @@ class GrammarMatcher:
         The first `behind` bytes of each text are settled already. An escape is only begun if the longest one has room:
         a limit is no reason for another character.
         """
-        quotes = Quotes().after(self.text)
         rest, _ = self._rest_of_escape()
-        tail = self._way(quotes, rest)
+        tail = self._way(rest)
         way = None if tail is None else rest + tail
         needed = self._count(way or b"")
         if way is not None and needed + SLACK < tokens_left:
             return []
-        closes = quotes == Quotes(inside=True) and way is not None and way.startswith(b'"')
+        closes = tail is not None and self.place.inside and not self.place.escape and tail.startswith(QUOTE)
         are_many = np.count_nonzero(texts) > MANY
         if closes and not behind and needed < tokens_left:
             texts = texts & ~self.frame.texts.plain  # plain texts, nearly all of them, do not delay the end
@@ -615,20 +604,20 @@ class GrammarMatcher:
                 ahead = rest + rest_of_escape
                 more = next((count for rest_of_way, count in ways if self._leads(ahead + rest_of_way)), None)
                 if more is None:
-                    other = self._way(quotes, ahead)
+                    other = self._way(ahead)
                     more = NEVER if other is None else self._count(other)
                 more += len(rest_of_escape) if (way or b"").startswith(rest) else longest
                 ends = more < tokens_left
             found += [] if ends else [index]
         return found
 
-    def _way(self, quotes: Quotes, after: bytes = b"") -> bytes | None:
+    def _way(self, after: bytes) -> bytes | None:
         """Bytes that complete the value if they follow `after`, which leaves no escape incomplete; None if none were
         found."""
         if not self.place.escape and not NOT_PLAIN.search(after):
-            return way_to_end(self.parser, self.frame.texts, quotes, after)
+            return way_to_end(self.parser, self.frame.texts, self.place.inside, after)
         there = self._moved(after)
-        return None if there is None else way_to_end(there.parser, there.frame.texts, Quotes(there.place.inside))
+        return None if there is None else way_to_end(there.parser, there.frame.texts, there.place.inside)
 
     def _rest_of_escape(self, data: bytes = b"") -> tuple[bytes, int]:
         """Some bytes that complete the escape which `data` leaves incomplete, and the most that it may need."""
@@ -774,24 +763,8 @@ class GrammarMatcher:
             there = self._moved(data)
             if there is not None:
                 fitting[texts.of_byte[byte]] = True
-                fitting[there._after_escape(data, vocabulary.beginning_with(data))] = True
+                fitting[there._behind(data)] = True
         return fitting
-
-    def _after_escape(self, said: bytes, span: range) -> list[int]:
-        """Numbers of the texts in `span` that may stand here behind `said`, with which all of them begin."""
-        texts, found, at = self.frame.vocabulary.texts, [], span.start
-        while at < span.stop:
-            rest = texts[at][len(said) :]
-            if not rest or not self.place.escape:
-                found += [at] if self.longest_valid(rest) == len(rest) else []
-                at += 1
-                continue
-            longer = said + rest[:1]
-            span_of_longer = self.frame.vocabulary.beginning_with(longer)
-            there = self._moved(rest[:1])
-            found += [] if there is None else there._after_escape(longer, span_of_longer)
-            at = span_of_longer.stop
-        return found
 
     def _bits(self, parser: LLMatcher) -> Flags:
         """llguidance's flags of the texts and the lacking bytes, shape (eos_token_id,).

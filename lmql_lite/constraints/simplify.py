@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
-from math import prod
 from typing import TypeVar
 
 from lmql_lite.constraints.pattern import class_text, counted, program
@@ -39,8 +37,6 @@ from lmql_lite.constraints.terms import (
 Part = TypeVar("Part")
 ENDLESS = 2**31
 """More than any hole ever has of any unit."""
-TRIED = 100_000
-"""Most combinations of beginnings, or of endings, that are tried."""
 TRUE = Constant(True)
 FALSE = Constant(False)
 
@@ -222,21 +218,6 @@ def _all(terms: list[Term]) -> Term:
     if forbidden:
         parts = {part: None for part in parts if not isinstance(part, Lacks)}
         parts[Lacks(tuple(dict.fromkeys(forbidden)))] = None
-        if any(phrase in part.phrase for part in parts if isinstance(part, Contains) for phrase in forbidden):
-            return FALSE
-    for kind, agrees in ((Begins, bytes.startswith), (Ends, bytes.endswith)):
-        edges = [part for part in parts if isinstance(part, kind)]
-        if not edges or prod(len(part.phrases) for part in edges) * (1 + len(forbidden)) > TRIED:
-            continue
-        texts = edges[0].phrases
-        for part in edges[1:]:
-            pairs = (sorted(pair, key=len) for pair in product(texts, part.phrases))
-            texts = tuple(dict.fromkeys(long for short, long in pairs if agrees(long, short)))
-        possible = tuple(text for text in texts if not any(phrase in text for phrase in forbidden))
-        if not possible:
-            return FALSE
-        if len(edges) > 1 or len(possible) < len(texts):
-            parts = {kind(possible): None, **{part: None for part in parts if part not in edges}}
     choice = next((part for part in parts if isinstance(part, Choice)), None)
     if choice is None:
         return And(tuple(parts)) if len(parts) != 1 else next(iter(parts))

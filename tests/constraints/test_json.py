@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from lmql_lite.constraints.json import GrammarMatcher, Grammars, Quotes, Texts, way_to_end
+from lmql_lite.constraints.json import GrammarMatcher, Grammars, Texts, is_inside, way_to_end
 from lmql_lite.constraints.json_schema import grammar, refuse_impossible
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
@@ -366,7 +366,7 @@ def test_a_way_to_the_end_is_found_from_everywhere() -> None:
     for _ in range(20):
         matcher = start(NESTED)
         while matcher.ending is None and len(matcher.text) < 60:
-            way = way_to_end(matcher.parser, matcher.frame.texts, Quotes().after(matcher.text))
+            way = way_to_end(matcher.parser, matcher.frame.texts, matcher.place.inside)
             assert way is not None
             assert json.loads((matcher.text + way).decode()) and matcher.advance(way).may_end
             matcher = matcher.advance(rng.choice(sorted(token for token in unescaped(matcher) if token)))
@@ -378,13 +378,13 @@ def test_a_way_behind_a_text_is_the_one_from_where_it_leads() -> None:
         matcher = start(NESTED)
         texts = matcher.frame.texts
         while matcher.ending is None and len(matcher.text) < 60:
-            quotes = Quotes().after(matcher.text)
+            inside = matcher.place.inside
             for text in (each for each in matcher.frame.vocabulary.texts if b"\\" not in each and each != b"\x7f"):
                 if matcher.longest_valid(text) < len(text):
-                    assert way_to_end(matcher.parser, texts, quotes, text) is None
+                    assert way_to_end(matcher.parser, texts, inside, text) is None
                 else:
-                    there = way_to_end(matcher.advance(text).parser, texts, quotes.after(text))
-                    assert way_to_end(matcher.parser, texts, quotes, text) == there
+                    there = way_to_end(matcher.advance(text).parser, texts, is_inside(inside, text))
+                    assert way_to_end(matcher.parser, texts, inside, text) == there
             matcher = matcher.advance(rng.choice(sorted(token for token in unescaped(matcher) if token)))
 
 
@@ -415,9 +415,9 @@ def test_near_a_limit_the_way_behind_each_number_was_searched_for(monkeypatch: p
     matcher = Grammars(vocabulary).matcher(rules, b"", "X", Span("test.lq", "[X]", 0, 3)).advance(b'{"a": 1')
     searches: list[bytes] = []
 
-    def counted(parser: LLMatcher, texts: Texts, quotes: Quotes, after: bytes = b"") -> bytes | None:
+    def counted(parser: LLMatcher, texts: Texts, inside: bool, after: bytes = b"") -> bytes | None:
         searches.append(after)
-        return way_to_end(parser, texts, quotes, after)
+        return way_to_end(parser, texts, inside, after)
 
     monkeypatch.setattr("lmql_lite.constraints.json.way_to_end", counted)
     masks = [matcher.allowed(b"", left) for left in (30, 6, 2)]
@@ -438,7 +438,5 @@ def test_whatever_is_chosen_the_value_is_complete_within_the_limit_S13(limit: in
 
 
 def test_quotes_are_followed_through_escapes() -> None:
-    assert Quotes().after(b'{"a\\"') == Quotes(inside=True)
-    assert Quotes().after(b'{"a\\') == Quotes(inside=True, escaped=True)
-    assert Quotes().after(b'{"a\\\\"') == Quotes()
-    assert Quotes(inside=True, escaped=True).after(b'"') == Quotes(inside=True)
+    cases = [(False, rb'{"a\"', True), (False, rb'{"a\\"', False), (True, rb'\""', False), (True, b"a", True)]
+    assert all(is_inside(inside, data) == expected for inside, data, expected in cases)
