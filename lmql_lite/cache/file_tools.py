@@ -143,10 +143,12 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
             hint="copy it to a file: lq cache merge URL -o x.tokens",
         )
     check_there(Path(path))
+    before = FileSize(os.stat(path).st_size, 0)
     file = TreeFile(Path(path), durable=True)
     file.open()
     try:
-        before = FileSize(os.stat(path).st_size, 0)
+        if file.notices and file.writable:
+            raise CacheError(file.notices[0], hint="nothing else was changed")
         if not before.bytes:
             return Rewritten(before, before, was_damaged=False)
         kept = list(file.stored())
@@ -214,11 +216,11 @@ def _rebuild(path: Path, rows: Iterable[Stored]) -> None:
         old = sqlite3.connect(path, timeout=1.0, isolation_level=None)
         try:
             old.execute("PRAGMA journal_mode = DELETE").fetchone()
-            os.replace(beside, path)
         finally:
-            old.close()
+            old.close()  # Windows replaces no open file
+        os.replace(beside, path)
     except (sqlite3.Error, OSError) as error:
-        if is_busy(error) or isinstance(error, PermissionError):  # Windows replaces no open file
+        if is_busy(error) or isinstance(error, PermissionError):
             raise CacheError(
                 f"{path} is damaged, and another process has it open", hint="try again when no run uses it"
             ) from error

@@ -36,6 +36,7 @@ PLACES = 200
 """Maximum number of places of one statement."""
 _HEADER_BYTES = 100
 _OLD_MARK = b"\x93tokens"
+_VERSION_2 = _OLD_MARK + b"\2"
 
 _ENTRY = """CREATE TABLE entry (
     id INTEGER PRIMARY KEY, model INTEGER NOT NULL, place INTEGER NOT NULL, question BLOB NOT NULL,
@@ -152,7 +153,11 @@ class TreeFile(Epochs):
                 continue
             try:
                 database = self._connect(self._mode)
-                database.execute("PRAGMA schema_version").fetchone()
+                try:
+                    database.execute("PRAGMA schema_version").fetchone()
+                except sqlite3.Error:
+                    database.close()
+                    raise
             except sqlite3.OperationalError as error:
                 if is_busy(error):
                     raise
@@ -642,10 +647,15 @@ def check_mark(path: Path, given: Path) -> None:
         raise CacheError(f"{given} cannot be read ({reason(error)})") from error
     if head[68:72] == APPLICATION.to_bytes(4):
         return
-    if head.startswith(_OLD_MARK):
+    if head.startswith(_VERSION_2):
         raise CacheError(
             f"{given} was written by an earlier lmql-lite, in another format",
             hint=f"convert it: lq cache merge {given} -o new.tokens",
+        )
+    if head.startswith(_OLD_MARK):
+        raise CacheError(
+            f"{given} was written by an earlier lmql-lite, in a format that is no longer read",
+            hint="remove it, or name another file: a run asks the model again",
         )
     if head.startswith(b'{"kind":"'):
         raise CacheError(
