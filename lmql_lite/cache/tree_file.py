@@ -94,6 +94,8 @@ class TreeFile(Epochs):
         self._seen: tuple[int, int] | None = None
         """Version of the file and SQLite's number of changes, in this epoch."""
         self._models: dict[str, tuple[int, ModelName, int]] = {}
+        self._vocabularies: dict[str, int] = {}
+        """Those of all models whose rows were read, also of a file that was replaced since."""
         self.damaged: set[int] = set()
         """Numbers of rows with a wrong checksum."""
         self._used: set[int] = set()
@@ -329,7 +331,7 @@ class TreeFile(Epochs):
 
     def vocabulary(self, fingerprint: str) -> int:
         """Number of tokens of a model whose rows were read."""
-        return self._models[fingerprint][1].vocabulary_size
+        return self._vocabularies[fingerprint]
 
     def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]:
         """The place and the tokens from there to the next row, for the rows below places, oldest first. Reads the whole
@@ -417,6 +419,7 @@ class TreeFile(Epochs):
             number, name, vocabulary, longest = found
             shown = ModelName(fingerprint, name.decode("utf-8", "replace"), vocabulary)
             known = self._models[fingerprint] = number, shown, longest
+            self._vocabularies[fingerprint] = vocabulary
         return known
 
     def _note_damage(self) -> None:
@@ -466,6 +469,7 @@ class TreeFile(Epochs):
             yield database
             database.execute("COMMIT")
         except BaseException:
+            self._models.clear()  # one that was added is gone with the transaction
             with suppress(sqlite3.Error):
                 database.execute("ROLLBACK")
             raise

@@ -122,14 +122,14 @@ def test_a_full_disk_keeps_what_was_whole_and_says_so(monkeypatch: pytest.Monkey
     first = run(COUNT)
     with closing(sqlite3.connect(FILE, isolation_level=None)) as database:
         pages = database.execute("PRAGMA page_count").fetchone()[0]
-    connect = TreeFile._connect
+    connect = sqlite3.connect
 
-    def limited(file: TreeFile, mode: str) -> sqlite3.Connection:
-        database = connect(file, mode)
+    def limited(*place: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*place, **options)
         database.execute(f"PRAGMA max_page_count = {pages}")
         return database
 
-    monkeypatch.setattr(TreeFile, "_connect", limited)
+    monkeypatch.setattr(sqlite3, "connect", limited)
     session, model = lq.Session(), lq.ScriptedModel("x", certainty=0)
     long = '"Long:[X]" where len(X) == 200'
     full = lq.run_sync(long, model=model, session=session, cache="x.tokens")
@@ -151,14 +151,17 @@ def test_a_lock_that_is_never_given_back_costs_persistence_and_no_more(monkeypat
 
 
 def test_what_could_not_be_written_is_written_with_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = ["disk I/O error"]
+
+    class Failing(sqlite3.Connection):
+        def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if failures:
+                raise sqlite3.OperationalError(failures.pop())
+            return super().executemany(sql, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Failing))
+
     async def work(one: Process, other: Process) -> None:
-        put = TreeFile._put
-
-        def fails(*given: object) -> None:
-            monkeypatch.setattr(TreeFile, "_put", put)
-            raise sqlite3.OperationalError("disk I/O error")
-
-        monkeypatch.setattr(TreeFile, "_put", fails)
         one.tree.add_scores(at(one.tree, 1, 2), head(7), run=1)
         assert not await one.trees.save("model", "a model", VOCABULARY)
         await one.learn(8, 1, 2, 3)
@@ -554,8 +557,7 @@ def test_nothing_is_written_on_the_thread_of_the_event_loop(monkeypatch: pytest.
             by_thread[threading.get_ident() == loop].add(sql.split()[0])
             return super().executemany(sql, *values)
 
-    connect = functools.partial(sqlite3.connect, factory=Watched)
-    monkeypatch.setattr(tree_file.sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Watched))
     loop = 0
 
     async def work() -> None:
@@ -593,6 +595,18 @@ def test_a_file_that_is_removed_or_replaced_is_opened_again(how: str) -> None:
         await late.close()
 
     processes(2, work)
+
+
+def test_rows_can_be_read_on_while_the_thread_of_the_file_sees_what_others_wrote() -> None:
+    run(COUNT)
+    model, _, row = stored_rows(FILE)[0][0]
+    file = TreeFile(FILE)
+    file.open()
+    assert file.rows(model.fingerprint, [row.place])
+    run('"Other:[X]" where len(X) < 3')
+    file.follow()
+    assert file.vocabulary(model.fingerprint) == model.vocabulary_size
+    file.close()
 
 
 def test_a_link_is_followed_and_stays_a_link() -> None:
