@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.counts import (
     DEAD,
+    BeginningMachine,
     Counts,
-    EdgeMachine,
     LackMachine,
     OccurrenceCounter,
-    OptionMachine,
     PartCounter,
     PhraseMachine,
     Values,
@@ -707,16 +706,16 @@ def _is_lazy(term: Term) -> bool:
 def _machine(atom: Term) -> Content:
     match atom:
         case Choice(options):
-            return OptionMachine(options)
+            return PhraseMachine(options, anywhere=False)
         case Matches(pattern, flags, _, span):
             try:
                 return PatternMachine(pattern, flags)
             except UnsupportedPattern as error:
                 raise ConstraintError(error.sentence, span=span, hint=error.hint) from None
         case Begins(phrases):
-            return EdgeMachine(phrases, anywhere=False)
+            return BeginningMachine(phrases)
         case Ends(phrases):
-            return EdgeMachine(phrases, anywhere=True)
+            return PhraseMachine(phrases, anywhere=True)
         case Lacks(phrases):
             return LackMachine(phrases)
     raise AssertionError(f"{atom} has no machine")

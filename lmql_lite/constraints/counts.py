@@ -114,9 +114,9 @@ class PartCounter:
 
 
 class PhraseMachine:
-    """Finds phrases: the state is a node of their trie (Aho and Corasick 1975).
+    """Finds phrases: the state is a node of their trie (Aho and Corasick 1975). Holds where a phrase ends.
 
-    `anywhere`: a phrase may begin at each place of the text, not only at its beginning.
+    `anywhere`: a phrase may begin at each place of the text. Else it is the whole text.
     """
 
     start = 0
@@ -159,35 +159,21 @@ class PhraseMachine:
             state = self._shorter[state]
         return DEAD
 
+    def holds(self, state: int) -> bool:
+        return state in self.found
 
-class OptionMachine(PhraseMachine):
-    """Holds if the whole text is one of the phrases."""
+
+class BeginningMachine(PhraseMachine):
+    """Holds if the text begins with one of the phrases."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
         super().__init__(phrases, anywhere=False)
-
-    def holds(self, state: int) -> bool:
-        return state in self.found
-
-
-class EdgeMachine(PhraseMachine):
-    """Holds if the text begins with one of the phrases, or if `anywhere`, ends with one."""
-
-    def __init__(self, phrases: Iterable[bytes], *, anywhere: bool) -> None:
-        super().__init__(phrases, anywhere=anywhere)
-        self._begun = min(self.found, default=0)
+        self._begun = min(self.found)
         """The only node of all texts that begin with a phrase: what follows does not tell them apart."""
 
     def step(self, state: int, character: str) -> int:
-        if self._anywhere:
-            return super().step(state, character)
-        if state in self.found:
-            return state
-        after = super().step(state, character)
+        after = state if state in self.found else super().step(state, character)
         return self._begun if after in self.found else after
-
-    def holds(self, state: int) -> bool:
-        return state in self.found
 
 
 class LackMachine(PhraseMachine):

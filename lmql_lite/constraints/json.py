@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -332,20 +332,12 @@ SPELLED = (*b'"\\', *range(0x20), *DELETE)
 """Characters that llguidance reads as escapes."""
 
 
-class Spelling(Protocol):
-    """Maps bytes to tokens of llguidance; also has its token for the end of a text."""
-
-    eos_token_id: int
-
-    def __call__(self, data: bytes, /) -> list[int]: ...
-
-
 def is_inside(inside: bool, data: bytes) -> bool:
     """True if data leads into a string. It begins after a whole character, `inside` a string or not."""
     return inside != (re.sub(rb"\\.", b"", data, flags=re.DOTALL).count(QUOTE) % 2 == 1)
 
 
-def way_to_end(parser: LLMatcher, spelling: Spelling, inside: bool, after: bytes = b"") -> bytes | None:
+def way_to_end(parser: LLMatcher, spelling: Texts, inside: bool, after: bytes = b"") -> bytes | None:
     """Bytes that complete the value if they follow `after`; None if none were found. `inside` a string at first or not.
 
     Depth-first, so not always the fewest bytes: the best byte of a place is tried first, the others only if it leads to
@@ -374,7 +366,7 @@ class Search(NamedTuple):
     """Continuations from one position of a parser, as tokens of llguidance."""
 
     parser: LLMatcher
-    spelling: Spelling
+    spelling: Texts
 
     def fits(self, said: list[int]) -> bool:
         return self.parser.validate_tokens(said) == len(said)

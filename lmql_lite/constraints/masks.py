@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.constraints.automaton import FAR, NOWHERE, AnyStop, Automaton, Flags, Place
 from lmql_lite.constraints.counts import IntArray, Values
-from lmql_lite.constraints.terms import Ending
+from lmql_lite.constraints.terms import Ending, starts_character
 from lmql_lite.constraints.vocabulary import INSIDE, Vocabulary, open_range
 
 MASKS_BYTES = 64 * 2**20
@@ -575,7 +575,7 @@ def bytes_of_last(text: bytes, characters: int) -> int:
     at = len(text)
     while characters:
         at -= 1
-        characters -= text[at] & 0xC0 != 0x80
+        characters -= starts_character(text[at])
     return len(text) - at
 
 

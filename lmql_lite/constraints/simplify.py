@@ -31,7 +31,6 @@ from lmql_lite.constraints.terms import (
     conjuncts,
     mapped,
     measured,
-    starts_character,
 )
 
 Part = TypeVar("Part")
@@ -39,11 +38,6 @@ ENDLESS = 2**31
 """More than any hole ever has of any unit."""
 TRUE = Constant(True)
 FALSE = Constant(False)
-
-
-def characters(text: bytes) -> int:
-    """Number of code points of well-formed UTF-8."""
-    return sum(map(starts_character, text))
 
 
 def satisfies(term: Term, text: bytes, count: Callable[[str], int] | None = None) -> bool:

@@ -25,10 +25,11 @@ from lmql_lite.constraints.terms import (
     Stop,
     StopPattern,
     Term,
+    atoms,
 )
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
-from tests.constraints.trees import Trees, atoms
+from tests.constraints.trees import Trees
 
 ENGINE = Engine(Vocabulary((None, *(bytes([byte]) for byte in range(256))), frozenset({0})))
 HOLE = Span("test.lq", "[X]", 0, 3)

@@ -135,13 +135,3 @@ class Trees:
 
     def phrase(self, longest: int) -> bytes:
         return "".join(self.dice.choices(self.letters, k=self.dice.randint(1, longest))).encode()
-
-
-def atoms(term: Term) -> list[Term]:
-    """Atoms in the order in which they stand in the term."""
-    match term:
-        case And(terms) | Or(terms):
-            return [atom for part in terms for atom in atoms(part)]
-        case Not(part):
-            return atoms(part)
-    return [term]
