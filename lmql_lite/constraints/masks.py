@@ -250,14 +250,32 @@ class Masks:
 
     def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
         """Number of leading bytes of `data` that fit after a text."""
-
-        def fits(size: int) -> bool:
-            after = self.after(place, text, data[:size], 0)
-            return after is not None and (after.ending is not None or self.lives(after.place))
-
-        if fits(len(data)):  # a stop may end a hole that nothing else could
-            return len(data)
-        return bisect_left(range(len(data)), True, key=lambda at: not fits(at + 1))
+        automaton = self.automaton
+        state, values, begun, before = place
+        said, at, stuck = text + data, len(text) - len(begun), None
+        while at < len(said):
+            here = Place(state, values, b"", before)
+            character = next_character(said, at)
+            end = len(said) if character is None else at + len(character.encode())
+            step = None
+            if character is not None:
+                step = automaton.step(here, automaton.classes.of_character(character))
+                if automaton.fired(step, here) is not None:
+                    return len(data)
+            for until in range(max(at, len(text)) + 1, end + 1) if stuck is None else ():
+                there = step if step is not None and until == end else here._replace(begun=said[at:until])
+                if not self.lives(there):
+                    if until == at + 1 and automaton.closed and self.holds(here):
+                        return len(data)
+                    stuck = until - 1 - len(text)
+                    break
+            if stuck is not None and (step is None or not automaton.undecided(step.state)):
+                return stuck
+            if step is None:
+                break
+            state, values, _, before = step
+            at = end
+        return len(data) if stuck is None else stuck
 
     def forced(self, place: Place, text: bytes) -> bytes:
         """Characters that must come next whatever the model prefers."""
