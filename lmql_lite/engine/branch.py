@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from io import IOBase
-from types import CodeType
+from types import CodeType, CoroutineType
 from typing import Any
 
 from lmql_lite.cache.entry import Node
@@ -212,12 +212,21 @@ class Frame:
 
     @property
     def waits_for_others(self) -> str:
-        """Name of the function of asyncio's locks and queues that the query's Python awaits; "" for none."""
-        waiting: Any = self._coroutine
-        while (inner := getattr(waiting, "cr_await", None)) is not None and hasattr(inner, "cr_await"):
-            waiting = inner
-        code = waiting.cr_code if waiting is not None else None
-        return code.co_qualname if code is not None and code.co_filename in SHARED else ""
+        """Name of the function of asyncio's locks and queues that the query's own Python awaits; "" for none, and for
+        those that other functions await, which may wait for a timer or a connection."""
+        waiting, name = self._coroutine, ""
+        while isinstance(waiting, CoroutineType):
+            code = waiting.cr_code
+            if code.co_filename in SHARED:
+                name = code.co_qualname
+            elif waiting.cr_frame is None or not self._is_own(waiting.cr_frame.f_globals):
+                break
+            waiting = waiting.cr_await
+        return name
+
+    def _is_own(self, names: dict[str, Any]) -> bool:
+        """True for the variables of the query, and for those of this package."""
+        return names is self.environment or (names.get("__package__") or "").partition(".")[0] == PACKAGE
 
     def place(self, error: BaseException) -> Span | None:
         """Place of the query's own Python that raised an exception; None if it did not."""
@@ -279,6 +288,7 @@ class Frame:
         return type(error) if self.branch.ends(error) or not self.may_catch(error) else ()
 
 
+PACKAGE = __name__.partition(".")[0]
 SHARED = tuple(module.__file__ for module in (asyncio.locks, asyncio.queues))
 """Files of the objects by which tasks wait for one another."""
 REENTERED = (IOBase, suppress, nullcontext, redirect_stdout, redirect_stderr)

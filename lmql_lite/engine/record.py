@@ -187,4 +187,11 @@ def _drop(awaitable: Awaitable[Any]) -> None:
     if isinstance(awaitable, Coroutine):
         awaitable.close()
     elif isinstance(awaitable, Future):
+        awaitable.add_done_callback(_take_error)
         awaitable.cancel()
+
+
+def _take_error(future: Future[Any]) -> None:
+    """Takes the exception of a future that nobody awaits, so that asyncio does not report it."""
+    if not future.cancelled():
+        future.exception()

@@ -97,6 +97,8 @@ class Compiler:
         self._guards: list[Around] = []
         """The blocks around the current statement."""
         self._loops = 0
+        self._finals = 0
+        """Number of `finally` blocks for which a `return` may wait."""
         self._return_spans: list[Span] = []
         self._returns = False
 
@@ -201,7 +203,7 @@ class Compiler:
     def _read(self, node: ast.expr) -> ast.expr:
         """An expression beside prompts; an awaitable is awaited."""
         self._note(node)
-        node = Watched().visit(copy.deepcopy(node))
+        node = watched(node)
         return asked("value", node, node) if isinstance(node, MAY_BE_AWAITABLE) else node
 
     def _control(self, statement: ast.stmt) -> list[ast.stmt]:
@@ -215,8 +217,12 @@ class Compiler:
             case ast.With(items, body) | ast.AsyncWith(items, body):
                 is_async = isinstance(statement, ast.AsyncWith)
                 entered = [self._manager(item, is_async=is_async) for item in items]
+                before, self._returns = self._returns, False
                 with self._within(guards=True, last_words=True):
                     new = type(statement)(entered, self._block(body))
+                after = [_returned(None, statement)] if self._returns else []  # an exit swallowed what ended a `return`
+                self._returns = self._returns or before
+                return [ast.copy_location(new, statement), *after]
             case ast.Try():
                 new = self._try(statement)
             case ast.TryStar():
@@ -227,9 +233,11 @@ class Compiler:
                 )
             case ast.Match(subject, cases):
                 self._note(subject)
-                new = ast.Match(
-                    subject, [ast.match_case(each.pattern, each.guard, self._block(each.body)) for each in cases]
-                )
+                chosen = [
+                    ast.match_case(each.pattern, each.guard and watched(each.guard), self._block(each.body))
+                    for each in cases
+                ]
+                new = ast.Match(watched(subject), chosen)
             case ast.Return(value):
                 self._returns = True
                 if value:
@@ -241,8 +249,6 @@ class Compiler:
                     span = self._span(statement)
                     hint = "a query ends by return"
                     raise QueryError(f"'{span.source}' stands outside a loop", span=span, hint=hint)
-                if any(guard.is_final for guard in self._guards):  # it ends a `return` that waits for this `finally`
-                    written = [_returned(None, statement)]
                 new = statement
             case _:
                 new = statement
@@ -258,8 +264,9 @@ class Compiler:
         returns, self._returns, self._loops = self._returns, self._returns or before, self._loops - 1
         orelse = self._block(loop.orelse) if loop.orelse else []
         new: ast.stmt
+        body = [step(loop), *body]
         if isinstance(loop, ast.While):
-            new = ast.While(test, [step(loop), *body], orelse)
+            new = ast.While(test, body, orelse)
         else:
             new = type(loop)(loop.target, iterable, body, orelse)
         written: list[ast.stmt] = [ast.copy_location(new, loop)]
@@ -273,8 +280,7 @@ class Compiler:
         span = self._span(manager).to(self._span(target)) if target else self._span(manager)
         self._note(manager, span)
         number = ast.Constant(len(self._python) - 1 - self._own)
-        entered = Watched().visit(copy.deepcopy(manager))
-        return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), entered), target)
+        return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), watched(manager)), target)
 
     def _try(self, block: ast.Try) -> ast.stmt:
         for handler in block.handlers[:-1]:
@@ -297,14 +303,29 @@ class Compiler:
                     inside = [_returned(None, handler), *inside]
                 handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, inside), handler))
             orelse = self._block(block.orelse) if block.orelse else []
-        with self._within(is_final=True):
-            final = self._block(block.finalbody) if block.finalbody else []
+        returns = self._returns
+        final = self._block(block.finalbody) if block.finalbody else []
+        if final and returns:  # a `return` waits for this `finally`, which may end it
+            final = self._put_off(block, final)
         self._returns = self._returns or before
         return ast.Try(body, handlers, orelse, final)
 
+    def _put_off(self, block: ast.Try, final: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements of a `finally`, without the value of a `return` before it, which is there again at their
+        end."""
+        self._finals += 1
+        name = f"{RETURNED} {self._finals}"
+        keep = ast.Assign([ast.Name(name, ast.Store())], ast.Name(RETURNED, ast.Load()))
+        return [
+            ast.copy_location(keep, block),
+            _returned(None, block),
+            *final,
+            _returned(ast.Name(name, ast.Load()), block),
+        ]
+
     @contextmanager
-    def _within(self, *, guards: bool = False, last_words: bool = False, is_final: bool = False) -> Iterator[None]:
-        self._guards.append(Around(guards, last_words, is_final))
+    def _within(self, *, guards: bool = False, last_words: bool = False) -> Iterator[None]:
+        self._guards.append(Around(guards, last_words))
         yield
         self._guards.pop()
 
@@ -343,7 +364,7 @@ class Compiler:
                     self._reads.setdefault(len(self._parts), set()).update(names_of(self._python[-1].code))
                     place = ast.Constant(len(self._parts)), ast.Constant(len(text))
                     awaited = node.value if isinstance(node, ast.Await) else node  # `shown` awaits it
-                    values.append(asked("shown", node, *place, Watched().visit(copy.deepcopy(awaited))))
+                    values.append(asked("shown", node, *place, watched(awaited)))
                     text.append(Interpolated(span, conversion, format))
                 case nodes.TagNode(span, role):
                     flush()
@@ -467,12 +488,11 @@ class OpenNode:
 
 
 class Around(NamedTuple):
-    """A block around a statement: it `guards` if it may handle an exception, has `last_words` if it runs in any case
-    at its end, and `is_final` if it is a `finally`."""
+    """A block around a statement: it `guards` if it may handle an exception, and has `last_words` if it runs in any
+    case at its end."""
 
     guards: bool
     last_words: bool
-    is_final: bool
 
 
 MAY_BE_AWAITABLE = (
@@ -487,9 +507,10 @@ def asked(method: str, place: ast.AST, *values: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Await(ast.copy_location(call, place)), place)
 
 
-def step(loop: ast.While) -> ast.stmt:
+def step(loop: ast.While | ast.For | ast.AsyncFor) -> ast.stmt:
     """A call of STEP."""
-    return ast.copy_location(ast.Expr(ast.Call(ast.Name(STEP, ast.Load()), [], [])), loop.test)
+    place = loop.test if isinstance(loop, ast.While) else loop.iter
+    return ast.copy_location(ast.Expr(ast.Call(ast.Name(STEP, ast.Load()), [], [])), place)
 
 
 def unless_final(block: ast.Try) -> ast.ExceptHandler:
@@ -533,6 +554,12 @@ class Watched(ast.NodeTransformer):
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
         return node
+
+
+def watched(node: ast.expr) -> ast.expr:
+    """A copy of an expression with what the run must see."""
+    seen: ast.expr = Watched().visit(copy.deepcopy(node))
+    return seen
 
 
 class Offering(ast.NodeTransformer):

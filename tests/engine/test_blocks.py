@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -105,8 +107,9 @@ while True:
         ("for x in range(3):\n    y = x\n    while y >= 0:\n        y += 1", 1),
         ('"a"\nif True:\n    "b"\n    while True:\n        pass', 4),
         ('while True:\n    pass\nargmax\n    "a"', 1),
+        ('import itertools\nfor x in itertools.count():\n    if x < 0:\n        "a"', 2),
     ],
-    ids=["alone", "in a loop", "beside a prompt", "before the header"],
+    ids=["alone", "in a loop", "beside a prompt", "before the header", "around a prompt that never comes"],
 )
 def test_a_loop_without_end_that_says_nothing_meets_its_budget_at_its_line(source: str, line: int) -> None:
     with pytest.raises(lq.BudgetError, match="did not finish") as caught:
@@ -135,6 +138,51 @@ def test_a_reader_that_leaves_is_not_held_by_an_endless_finally() -> None:
 def test_an_endless_loop_inside_a_finally_ends_too() -> None:
     with pytest.raises(lq.BudgetError):
         run('try:\n    "a"\n    return 1\nfinally:\n    while True:\n        "b"', step_budget=100)
+
+
+WAITING = {
+    "an exit swallows what ends a return": (
+        'with suppress(KeyError):\n    try:\n        "a"\n        return 1\n    finally:\n        raise KeyError\n"b"'
+    ),
+    "an exit in a loop swallows what ends a return": (
+        "for n in (1, 2):\n    with suppress(KeyError):\n        try:\n            return n\n        finally:\n"
+        '            raise KeyError\n    "a"\nreturn "end"'
+    ),
+    "a loop in a finally is broken off": (
+        'try:\n    "a"\n    return 1\nfinally:\n    for n in (1, 2):\n        "b"\n        break\n    "c"'
+    ),
+    "a loop in a finally goes on": (
+        'try:\n    return 1\nfinally:\n    for n in (1, 2):\n        "b"\n        if n == 1: continue\n        "c"'
+    ),
+    "a loop in a finally could return": (
+        'try:\n    return 1\nfinally:\n    for n in (1, 2):\n        "b"\n        if n > 5: return 2\n    "c"'
+    ),
+    "a try in a finally could return": (
+        "try:\n    return 1\nfinally:\n    try:\n        if not suppress: return 2\n        1 / 0\n"
+        '    except ZeroDivisionError:\n        "b"\n    "c"'
+    ),
+    "a finally in a finally": (
+        'try:\n    try:\n        return 1\n    finally:\n        try:\n            "a"\n            return 2\n'
+        '        finally:\n            "b"\nfinally:\n    "c"'
+    ),
+    "a finally leaves a loop": (
+        'for n in (1, 2):\n    try:\n        "a"\n        return n\n    finally:\n        if n == 2: break\n'
+        '        continue\n"b"'
+    ),
+    "a handler takes what a finally raises": (
+        'try:\n    try:\n        return 1\n    finally:\n        raise KeyError\nexcept KeyError:\n    "a"'
+    ),
+}
+
+
+@pytest.mark.parametrize("source", WAITING.values(), ids=WAITING)
+def test_a_return_that_waits_for_a_finally_returns_as_in_python(source: str) -> None:
+    body = re.sub(r'^( *)("\w")$', r"\1said.append(\2)", source, flags=re.MULTILINE)
+    names: dict[str, Any] = {"said": []}
+    exec(f"from contextlib import suppress\ndef function():\n{textwrap.indent(body, '    ')}", names)
+    expected = names["function"]()
+    result = run(f"from contextlib import suppress\n{source}")
+    assert (result.value, result.prompt) == (expected, "".join(names["said"]))
 
 
 def test_a_with_may_swallow_what_a_hole_raises() -> None:

@@ -7,10 +7,11 @@ is refused with the name of the place; nothing hangs.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -164,6 +165,24 @@ CASES = {
         'class A(str): pass\n"[X]" where len(X) == 2\na = A(X)\n" [Y]" where len(Y) == 2\nreturn type(a) is A and a',
         lambda x, y: x,
     ),
+    "a subject of a match": Case(
+        around(
+            "",
+            "return Z",
+            'match await n():\n    case 1:\n        Z = "one"\n        "-"\n    case _:\n        Z = "+"',
+        ),
+        lambda x, y: "one",
+        lambda: {"n": counter()},
+    ),
+    "a guard of a case": Case(
+        around(
+            "",
+            "return Z",
+            'match 1:\n    case Z if await n() == 1:\n        "-"\n    case _:\n        Z = 0\n        "+"',
+        ),
+        lambda x, y: 1,
+        lambda: {"n": counter()},
+    ),
     # blocks
     "a transaction": Case(
         'with t:\n    "[X]" where len(X) == 2\n    "[Y]" where len(Y) == 2\nreturn t.log',
@@ -211,6 +230,22 @@ CASES = {
 }
 
 
+def counter() -> Callable[[], Awaitable[int]]:
+    count = Count()
+
+    async def counted() -> int:
+        return count()
+
+    return counted
+
+
+async def answered_late() -> str:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.4, event.set)
+    await event.wait()
+    return "late"
+
+
 def queue(item: object) -> asyncio.Queue[object]:
     made = asyncio.Queue[object]()
     made.put_nowait(item)
@@ -241,3 +276,31 @@ def test_branches_have_the_values_that_their_text_says_or_are_refused(case: Case
         for result in results:
             assert result.value == case.value(result["X"], result.variables.get("Y", ""))
     assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        around("", "return a", "a = await late()"),
+        around("a = await late()", "return a"),
+        around("", "return a", "async def f():\n    return await late()\na = await f()"),
+        around(
+            "",
+            "return a",
+            'e = asyncio.Event()\nasyncio.get_running_loop().call_later(0.4, e.set)\nawait e.wait()\na = "late"',
+        ),
+    ],
+    ids=["before the holes", "between the holes", "in a function of the query", "by the query before a fork"],
+)
+def test_an_answer_that_comes_late_is_awaited(source: str) -> None:
+    inputs = {"late": answered_late} if "late()" in source else {"asyncio": asyncio}
+    results = lq.run_sync(source, inputs, decoder="beam", n=3, model="demo", session=lq.Session())
+    assert [result.value for result in results] == ["late"] * 3
+
+
+def test_what_is_gathered_before_a_fork_is_reported_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    source = around("", "return a", "import asyncio\na = await asyncio.gather(listed(), listed())")
+    results = lq.run_sync(source, {"listed": listed}, decoder="beam", n=3, model="demo", session=lq.Session())
+    gc.collect()
+    assert [result.value for result in results] == [[[1, 2, 3]] * 2] * 3
+    assert not caplog.records

@@ -269,7 +269,8 @@ class BeamSearch(Decoder):
             while left:
                 done, left = await asyncio.wait(left, timeout=PATIENCE)
                 held = [beam.branch for beam, task in zip(beams, tasks, strict=True) if task in left]
-                if not done and all(branch.frame.waits_for_others for branch in held):
+                is_alone = self._numbers == 1  # without a fork there is nobody to wait for
+                if not (done or is_alone) and all(branch.frame.waits_for_others for branch in held):
                     raise QueryError(
                         f"a branch of the run waits in {held[0].frame.waits_for_others}(), and all others wait for it",
                         span=held[0].span,
