@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from lmql_lite.engine import hole, subquery
 from lmql_lite.engine.branch import Branch
+from lmql_lite.engine.record import Answer
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.program.ops import Hole
@@ -45,7 +46,7 @@ class Watch:
         self.opened.append(Opened(op.span.text, op.name, op.span.start, dict(frame.environment), known))
 
     def fills(self, branch: Branch, value: Any, text: str, ending: str) -> None:
-        frame, op = branch.frame, branch.op
+        frame, op = branch.frame, branch.part
         assert isinstance(op, Hole), "only holes are filled"
         names = {**frame.environment, op.name: value if op.type else text}
         filling = Filling(op.name, op.span.start, names, frame.variables.keys(), text, ending, value)
@@ -87,9 +88,11 @@ def watched() -> Iterator[Watch]:
         watch.opens(branch, op)
         await begin(run, branch, op)
 
-    async def watched_bind(branch: Branch, name: str, value: Any, text: str, ending: Any, rest: str) -> None:
+    async def watched_bind(
+        branch: Branch, name: str, value: Any, text: str, ending: Any, rest: str, answer: Answer = None
+    ) -> None:
         watch.fills(branch, value, text, ending)
-        await bind(branch, name, value, text, ending, rest)
+        await bind(branch, name, value, text, ending, rest, answer)
 
     def watched_finish(run: Run, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
         result = finish(run, branch, pruned)
