@@ -71,7 +71,7 @@ class Flow:
         self._loops: list[Loop] = []
         self._finals: list[Final] = []
         self._handlers: list[Point] = []
-        """Where the run goes on after a hole fails here."""
+        """Places at which the run goes on after a hole fails here."""
         self._depth = 0
         self.points: dict[int, Point] = {}
         """The point of each part."""

@@ -228,7 +228,7 @@ Open = Callable[..., Tab]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where the browser's driver fails, and no assertion does, a test is tried once more, and said to be."""
+    """A test in which the browser's driver failed, and no assertion did, is tried once more, and reported."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[DRIVER_FAILURE]))

@@ -468,7 +468,7 @@ NO_RED = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
 def test_another_process_with_another_condition_decides_by_what_the_server_told_the_first_S1(
     decoder: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What might have come instead is a fact like the text itself: law 1."""
+    """Alternatives are facts like the text itself: law 1."""
     able = {"alternatives": 5}
     file, cold, first = str(tmp_path / "x.tokens"), served(COLOURS, **able), served(COLOURS, **able)
     alone = lq.run_sync(NO_RED, model=cold, session=lq.Session(), **decoder)
