@@ -381,7 +381,7 @@ def test_a_file_can_be_looked_at_checked_shrunk_and_exported(capsys: pytest.Capt
         (["stats"], "top-k entries"),
         (["inspect"], "A list of things"),
         (["verify"], "sound"),
-        (["export"], '"kind": "top-k"'),
+        (["export"], '"kind":"top-k"'),
         (["compact", "--max-bytes", "40000"], "after"),
     ):
         main(["cache", command[0], "x.tokens", *command[1:]])
