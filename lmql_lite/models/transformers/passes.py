@@ -153,7 +153,7 @@ class PassRow:
 
     def is_all(self, tensor: torch.Tensor) -> bool:
         """True if the tokens of a pass, [heads, tokens, head size], are those of this row: then no slice is needed."""
-        return self.count == tensor.shape[1]
+        return bool(self.count == tensor.shape[1])
 
 
 def forward(

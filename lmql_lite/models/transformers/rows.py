@@ -290,7 +290,7 @@ def cache_kind(network: Any) -> CacheKind:
 def _is_whole(past: Any, length: int) -> bool:
     """True where every layer has keys and values of this many tokens."""
     try:
-        return from_cache(past, length)[0][0].shape[1] == length
+        return bool(from_cache(past, length)[0][0].shape[1] == length)
     except Unsupported:
         return False
 
