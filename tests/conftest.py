@@ -75,10 +75,12 @@ SLOW = (
     "cache/test_any_order.py",
     "cache/test_encoder.py",
     "constraints/test_json.py",
+    "constraints/test_products.py",
     "engine/generate/test_seeded_requests.py",
     "engine/test_filling_types.py",
     "engine/test_json_escapes.py",
     "engine/test_prompt_blocks.py",
+    "engine/test_state_counts.py",
     "engine/test_use_caches.py",
     "integrations/test_vllm_ec.py",
     "models/test_chat_models.py",
@@ -93,9 +95,11 @@ SLOW = (
     "test_benchmarks.py",
     "test_documentation.py",
     "test_packaging.py",
+    "test_picture_example.py",
+    "test_typing.py",
 )
 """Folders and files, below this one, whose tests are all marked `slow`: properties at length, the page in a browser,
-real servers, torch, processes that are killed, the lines of the documentation."""
+real servers, torch, processes that are killed, the lines and the types of the documentation."""
 
 
 def _is_slow(path: Path) -> bool:
