@@ -17,7 +17,7 @@ import lmql_lite as lq
 from benchmarks.scenario_servers import House, Near, model_at
 from benchmarks.scenario_table import Table
 from benchmarks.scenario_texts import ROW, ROWS, numbering
-from lmql_lite.models.openai.client import CONCURRENCY
+from lmql_lite.models.openai.model import CONCURRENCY
 from tests.servers.kinds import VLLM
 
 MANY = 1000

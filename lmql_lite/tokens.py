@@ -69,7 +69,7 @@ class Token:
         return self.data.decode("utf-8", "replace")
 
 
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
     """Length of the common prefix, by bisection, because slices compare fast. Both sequences must have one type: a
     tuple never equals a list."""
     low, high = 0, min(len(left), len(right))

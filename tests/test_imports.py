@@ -45,7 +45,7 @@ OPTIONAL = {
     "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
 }
 # imported by their hosts, with their extra, or with the first request
-HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.sdk")
+HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.client")
 """
     + ABSENT
     + """

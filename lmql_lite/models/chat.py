@@ -18,7 +18,7 @@ from typing import Any
 import tokenizers
 
 from lmql_lite.errors import ModelError
-from lmql_lite.tokens import Role
+from lmql_lite.tokens import Role, common_length
 
 TODAY = datetime(2024, 7, 26)
 """Date for templates that print one. Many templates fall back to it by themselves."""
@@ -288,18 +288,23 @@ class _TemplateReader:
             except _Unfit as reason:
                 problem = str(reason) if talk == SYSTEM_TALK else problem
         split = self._splitter.split
-        said = split(self._between["user", "assistant"], before_text=True)
-        said, asked = _parted(said, split(self._asking(), before_text=False))
+        said = _units(split(self._between["user", "assistant"], before_text=True))
+        asked = _units(split(self._asking(), before_text=False))
+        alike = common_length(said, asked)
+        said, asked = said[alike:], asked[alike:]
         opens: dict[tuple[Role | None, Role], Delimiter] = {}
         for (last, role), text in self._between.items():
             opening = split(text, before_text=True)
-            if role != "assistant":
-                opens[last, role] = opening
-            elif (begun := _without_end(opening, said)) is not None:
-                opens[last, role] = begun
+            if role == "assistant":
+                units = _units(opening)
+                begun = len(units) - len(said)
+                if units[begun:] != said:
+                    continue
+                opening = _joined(units[:begun])
+            opens[last, role] = opening
         closing = split(self._between["assistant", "user"], before_text=True)
         ends = [part for part in closing if isinstance(part, int)]
-        return ChatFormat(opens, said, asked, frozenset(ends[:1]), frozenset(self._strips()), problem)
+        return ChatFormat(opens, _joined(said), _joined(asked), frozenset(ends[:1]), frozenset(self._strips()), problem)
 
     def _learn(self, talk: Sequence[Role]) -> None:
         """Adds the gaps of a conversation. Raises _Unfit, adding none, if it is refused or contradicts known gaps."""
@@ -329,36 +334,22 @@ class _TemplateReader:
                 continue
 
 
-def _parted(first: Delimiter, second: Delimiter) -> tuple[Delimiter, Delimiter]:
-    """Two delimiters without their common beginning."""
-    at = 0
-    while at < min(len(first), len(second)) and first[at] == second[at]:
-        at += 1
-    first, second = first[at:], second[at:]
-    if first and second and isinstance(first[0], bytes) and isinstance(second[0], bytes):
-        pairs = enumerate(zip(first[0], second[0], strict=False))
-        alike = next((place for place, (one, other) in pairs if one != other), min(len(first[0]), len(second[0])))
-        first, second = (first[0][alike:], *first[1:]), (second[0][alike:], *second[1:])
-    return _filled(first), _filled(second)
+def _units(delimiter: Delimiter) -> Delimiter:
+    """Ids and single bytes of a delimiter."""
+    parts = ([part] if isinstance(part, int) else [part[at : at + 1] for at in range(len(part))] for part in delimiter)
+    return tuple(unit for part in parts for unit in part)
 
 
-def _without_end(delimiter: Delimiter, end: Delimiter) -> Delimiter | None:
-    """Delimiter without `end`; None if it does not end in `end`."""
-    if not end:
-        return delimiter
-    at = len(delimiter) - len(end)
-    if at < 0 or delimiter[at + 1 :] != end[1:]:
-        return None
-    first, wanted = delimiter[at], end[0]
-    if first == wanted:
-        return delimiter[:at]
-    if isinstance(first, bytes) and isinstance(wanted, bytes) and first.endswith(wanted):
-        return _filled((*delimiter[:at], first.removesuffix(wanted)))
-    return None
-
-
-def _filled(delimiter: Delimiter) -> Delimiter:
-    return tuple(part for part in delimiter if part != b"")
+def _joined(units: Delimiter) -> Delimiter:
+    """Delimiter of these units, with neighbouring bytes in one piece."""
+    found: list[int | bytes] = []
+    for unit in units:
+        last = found[-1] if found else 0
+        if isinstance(unit, bytes) and isinstance(last, bytes):
+            found[-1] = last + unit
+        else:
+            found.append(unit)
+    return tuple(found)
 
 
 def settings_in(path: Path) -> dict[str, Any]:

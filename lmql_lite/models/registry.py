@@ -257,8 +257,7 @@ def _is_multimodal(name: str) -> bool:
 
 
 def _behind_an_api(name: str, access: Access) -> Model:
-    from lmql_lite.models.openai.client import CONCURRENCY
-    from lmql_lite.models.openai.model import OpenAIModel
+    from lmql_lite.models.openai.model import CONCURRENCY, OpenAIModel
     from lmql_lite.models.tokenizer import HFTokenizer
 
     tokenizer, concurrency = access.get("tokenizer"), access.get("concurrency")

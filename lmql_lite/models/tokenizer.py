@@ -14,20 +14,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from lmql_lite.errors import ModelError
 from lmql_lite.models.chat import ChatFormat, read_chat, settings_in, spelling_of
-from lmql_lite.tokens import common_length
 
 _SPACE = "\u2581"
 """SentencePiece writes a space as this character."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_BOUNDARY = re.compile(rb"\n[0-9A-Za-z]")
-LONG = 1000
-"""Bytes from which on a text is remembered."""
 
 
 class HFTokenizer:
@@ -56,7 +50,6 @@ class HFTokenizer:
         self.eos = frozenset(eos) | (chat.ends if chat else frozenset())
         self.vocabulary = _vocabulary(self._backend, byte_level, size, self.eos.union(self.bos))
         self._speller = ByteSpeller(self.vocabulary, _single_bytes(self._backend, self.vocabulary, byte_level))
-        self._last = LastText(self.vocabulary) if self._has_boundaries() else None
 
     @classmethod
     def from_folder(cls, folder: Path, *, eos: Iterable[int] = (), size: int = 0) -> HFTokenizer:
@@ -87,65 +80,11 @@ class HFTokenizer:
         return cls(backend, bos=bos, eos=ends, size=size, chat=read_chat(folder, backend))
 
     def encode(self, text: bytes) -> tuple[int, ...]:
-        if self._last is None or len(text) < LONG:
-            return self._speller.encode(text, self._characters)
-        return self._last.encode(text, lambda rest: self._speller.encode(rest, self._characters))
-
-    def _has_boundaries(self) -> bool:
-        """True if no token reaches from a line end into a letter or digit behind it, and neither side changes how the
-        other is split. No token of the vocabulary may do the first; the second is tried."""
-        if any(each.lstrip or each.rstrip for each in self._backend.get_added_tokens_decoder().values()):
-            return False
-        if any(_BOUNDARY.search(data) for data in self.vocabulary if data):
-            return False
-        behind = {text: self._characters(text) for text in ("B2", "9876543 a", "zone's\n\n  end")}
-        for line in (
-            "It's 1234567 o'clock, he said:\n",
-            "a\tb;  \n",
-            "x = f(1);\n\n",
-            "\u00e9\u4e2d...\n",
-            "(12.50)\r\n",
-        ):
-            before = self._characters(f"{line}B2")[: -len(behind["B2"])]
-            if any(self._characters(line + text) != before + ids for text, ids in behind.items()):
-                return False
-        return True
+        return self._speller.encode(text, self._characters)
 
     def _characters(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
-
-
-class LastText:
-    """Tokens of the long text that was encoded last. If the next text has the same beginning, such as the next row's
-    prompt with the same examples, only the part after the last common line end is encoded.
-
-    Exact where no token reaches from a line end into the letter behind it, and where neither side changes how the other
-    is split. The vocabulary says the first; the second is tried on a few lines, and not proven.
-    """
-
-    def __init__(self, vocabulary: Sequence[bytes | None]) -> None:
-        self._lengths = np.array([len(data or b"") for data in vocabulary], dtype=np.intp)
-        self._kept: tuple[bytes, tuple[int, ...], NDArray[np.intp]] = (b"", (), np.zeros(0, dtype=np.intp))
-        """A text, its tokens, and where each of them ends."""
-
-    def encode(self, text: bytes, encode: Callable[[bytes], tuple[int, ...]]) -> tuple[int, ...]:
-        """Tokens of the text; `encode` gives those of a part of it."""
-        last, ids, ends = self._kept
-        cut = _last_boundary(text, common_length(text, last))
-        count = int(np.searchsorted(ends, cut, side="right"))
-        rest = encode(text[cut:])
-        found = ids[:count] + rest
-        self._kept = text, found, np.concatenate([ends[:count], cut + np.cumsum(self._lengths[list(rest)])])
-        return found
-
-
-def _last_boundary(text: bytes, end: int) -> int:
-    """The last place before `end` at which a line begins with a letter or digit; 0 if there is none."""
-    at = text.rfind(b"\n", 0, end)
-    while at >= 0 and not (at + 1 < end and _BOUNDARY.match(text, at)):
-        at = text.rfind(b"\n", 0, at)
-    return at + 1
 
 
 class ByteSpeller:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.network_environment import EnvironmentProxy, is_on_this_machine
+from lmql_lite.models.openai.address import is_on_this_machine
 from tests.models.api import choice
 from tests.servers.answering import NOT_FOUND, Reply, Request, answering
 
@@ -20,15 +20,15 @@ CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 WRONG_PROXIES = [
     ("ALL_PROXY", "socks5://127.0.0.1:9", "needs the package socksio, which is not installed"),
     ("all_proxy", "socks5h://127.0.0.1:9", "needs the package socksio, which is not installed"),
-    ("ALL_PROXY", "socks://127.0.0.1:9/", "needs the package socksio, which is not installed"),
-    ("ALL_PROXY", "socks4://127.0.0.1:9", "is of a kind that is not supported, socks4://"),
-    ("HTTP_PROXY", "http://[::1", "is not an address"),
-    ("http_proxy", "http://host:port", "is not an address"),
-    ("HTTP_PROXY", "http://host:99999", "is not an address"),
-    ("HTTP_PROXY", "http://", "is not an address"),
-    ("HTTP_PROXY", "ftp://host:21", "is of a kind that is not supported, ftp://"),
-    ("HTTP_PROXY", "http://127.0.0.1:9", "does not lead to http://example.invalid/v1"),
-    ("HTTP_PROXY", "127.0.0.1:9", "does not lead to http://example.invalid/v1"),
+    ("ALL_PROXY", "socks4://127.0.0.1:9", "is not an address that can be used"),
+    ("HTTP_PROXY", "http://[::1", "is not an address that can be used"),
+    ("http_proxy", "http://host:port", "is not an address that can be used"),
+    ("HTTP_PROXY", "http://host:99999", "no server answers at http://example.invalid/v1"),
+    ("HTTPS_PROXY", "http://user:a/secret@host:none", "is not an address that can be used"),
+    ("HTTP_PROXY", "ftp://host:21", "is not an address that can be used"),
+    ("HTTP_PROXY", "http://", "no server answers at http://example.invalid/v1"),
+    ("HTTP_PROXY", "http://127.0.0.1:9", "no server answers at http://example.invalid/v1"),
+    ("HTTP_PROXY", "127.0.0.1:9", "no server answers at http://example.invalid/v1"),
 ]
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
@@ -58,33 +58,25 @@ def test_a_wrong_proxy_is_one_sentence_and_a_server_on_this_machine_does_not_nee
 ) -> None:
     monkeypatch.setenv(name, value)
     error = asked("http://example.invalid/v1")
-    assert sentence in error.message and value in error.message
-    assert name in (error.hint or "") and "NO_PROXY=example.invalid" in (error.hint or "")
+    assert sentence in error.message and name in error.report() and "secret" not in error.report()
+    assert "NO_PROXY=example.invalid" in (error.hint or "") or f"correct or unset {name}" == error.hint
     with answering(speaking) as server:
         for host in ("127.0.0.1", "localhost"):
             model = lq.model("openai/m", base_url=server.base_url.replace("127.0.0.1", host))
             assert lq.run_sync(SOURCE, model=model, session=lq.Session())["X"] == "!"
 
 
+def test_a_server_that_NO_PROXY_excepts_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(speaking) as server:
+        monkeypatch.setenv("HTTP_PROXY", server.root)
+        monkeypatch.setenv("NO_PROXY", "other, example.invalid")
+        assert "no server answers" in asked("http://example.invalid/v1").message and not server.requests
+
+
 @pytest.mark.parametrize("value", ["", "  ", "\t"])
 def test_a_blank_proxy_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", value)
-    assert EnvironmentProxy.of("http://example.invalid/v1") is None
-
-
-@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-def test_a_wrong_proxy_of_https_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "http://user:a/secret@host:none")
-    error = asked("https://example.invalid/v1")
-    assert "is not an address" in error.message and "secret" not in error.report()
-
-
-def test_a_proxy_that_is_for_other_addresses_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://[::1")
-    assert "no server answers" in asked("http://example.invalid/v1").message
-    monkeypatch.setenv("HTTP_PROXY", "socks4://x")
-    monkeypatch.setenv("NO_PROXY", "other, example.invalid")
-    assert "no server answers" in asked("http://example.invalid/v1").message
+    assert "proxy" not in (asked("http://example.invalid/v1").hint or "")
 
 
 @pytest.mark.parametrize("key", ["sk-0123456789", ""])
@@ -94,34 +86,6 @@ def test_a_proxy_gets_the_requests_of_other_machines(key: str, monkeypatch: pyte
         model = lq.model("openai/m", base_url="http://example.invalid/v1", api_key=key or None)
         assert lq.run_sync(SOURCE, model=model, session=lq.Session())["X"] == "!"
         assert proxy.posts
-
-
-@pytest.mark.parametrize(
-    ("exceptions", "url", "is_direct"),
-    [
-        ("*", "http://a.example/v1", True),
-        ("a.example", "http://a.example/v1", True),
-        ("A.Example", "http://a.example/v1", True),
-        (".example", "http://a.example/v1", True),
-        ("*.example", "http://a.example/v1", True),
-        ("example", "http://a.example/v1", True),
-        ("xample", "http://a.example/v1", False),
-        ("b.example,c.example", "http://a.example/v1", False),
-        ("a.example:80", "http://a.example:80/v1", True),
-        ("a.example:81", "http://a.example:80/v1", False),
-        ("http://a.example", "http://a.example/v1", True),
-        ("10.0.0.0/8", "http://10.1.2.3:8000/v1", True),
-        ("10.0.0.0/16", "http://10.1.2.3:8000/v1", False),
-        ("10.1.2.3", "http://10.1.2.3:8000/v1", True),
-        ("fd00::/8", "http://[fd00::1]:8000/v1", True),
-        ("[fd00::1]", "http://[fd00::1]:8000/v1", True),
-        ("rubbish//, ,", "http://a.example/v1", False),
-    ],
-)
-def test_exceptions_from_a_proxy(exceptions: str, url: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
-    monkeypatch.setenv("NO_PROXY", exceptions)
-    assert (EnvironmentProxy.of(url) is None) is is_direct
 
 
 @pytest.mark.parametrize(
@@ -154,15 +118,6 @@ def test_a_file_of_certificates_that_cannot_be_read_is_one_sentence(
         assert "no server answers" in asked(url).message
     with answering(speaking) as server:
         assert lq.run_sync(SOURCE, model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())["X"]
-
-
-def test_a_folder_of_certificates_that_is_not_there_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
-    assert "SSL_CERT_DIR names" in asked("https://example.invalid/v1").message
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    assert "no server answers" in asked("https://example.invalid/v1").message
 
 
 def test_a_variable_of_another_client_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

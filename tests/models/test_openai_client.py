@@ -21,9 +21,8 @@ import pytest
 from openai.resources.chat.completions import AsyncCompletions
 
 import lmql_lite as lq
-from lmql_lite.models.openai import sdk
 from lmql_lite.models.openai.address import Address
-from lmql_lite.models.openai.client import Connection
+from lmql_lite.models.openai.client import OLDEST, Client
 from tests.models.api import KEY, choice, sse
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
 
@@ -65,7 +64,7 @@ async def ran(client: Any, source: str = CHAT, **options: Any) -> str:
 
 def test_the_oldest_version_that_is_supported_is_the_one_that_is_required() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    assert f"openai>={'.'.join(map(str, sdk.OLDEST))},<4" in project["dependencies"]
+    assert f"openai>={'.'.join(map(str, OLDEST))},<4" in project["dependencies"]
 
 
 def test_the_raw_form_of_the_package_passes_events_as_they_came() -> None:
@@ -85,9 +84,9 @@ def test_the_raw_form_of_the_package_passes_events_as_they_came() -> None:
     async def read() -> list[Any]:
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         async with openai.AsyncOpenAI(base_url="http://host/v1", api_key=KEY, http_client=http) as client:
-            connection = Connection(Address.of("http://host/v1", KEY), lent=client)
-            connection.traffic.headers["X-B"] = "c"
-            async with connection.ask("/other", {"stream": True}) as found:
+            asked = Client(Address.of("http://host/v1", KEY), timeout=None, concurrency=1, lent=client)
+            asked.headers["X-B"] = "c"
+            async with asked.ask("/other", {"stream": True}) as found:
                 return [event async for event in found.events]
 
     assert asyncio.run(read()) == events

@@ -23,10 +23,11 @@ import lmql_lite as lq
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import CompletionRequest, PromptTurn, ServerUsage
-from lmql_lite.models.openai import sdk
+from lmql_lite.models.openai import client as openai_client
 from lmql_lite.models.openai.address import Address
-from lmql_lite.models.openai.client import PROBE_TIMEOUT, TIMEOUT, Connection
+from lmql_lite.models.openai.client import PROBE_TIMEOUT, TIMEOUT, Client
 from lmql_lite.models.openai.model import OpenAIModel
+from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.models.registry import load
 from tests.models.api import (
     KEY,
@@ -53,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 def test_a_connection_that_was_closed_meanwhile_cost_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """As servers do with one that was idle for long."""
     paused = []
-    monkeypatch.setattr(sdk, "pause_before", lambda tries, headers: paused.append(tries))
+    monkeypatch.setattr(openai_client, "pause_before", lambda tries, headers: paused.append(tries))
     for resets, pauses in ((1, []), (3, [2, 3])):
         with serving(VLLM, SPOKEN, *[Fault(reset=True)] * resets) as server:
             assert text(ask(server)) == SPOKEN
@@ -224,7 +225,7 @@ def test_odd_answers_that_are_some(body: str, said: str) -> None:
 
 
 def test_an_event_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdk, "_MAX_EVENT", 1 << 16)
+    monkeypatch.setattr(openai_client, "_MAX_EVENT", 1 << 16)
     with serving(VLLM, "", Fault(plain="data: " + "x" * (1 << 20))) as server:
         assert "sends an answer without an end" in failing(server).message
 
@@ -476,7 +477,7 @@ def test_one_model_in_many_loops_and_threads() -> None:
         for thread in threads:
             thread.join()
         assert answers == ["Hi"] * 9
-        assert not asked._connection._owned
+        assert not asked._sender.client._loops
 
 
 def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_meanwhile() -> None:
@@ -496,10 +497,10 @@ def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_
     async def left(turns: int) -> None:
         async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            connection = Connection(Address.of(f"http://127.0.0.1:{port}/v1", KEY))
+            client = Client(Address.of(f"http://127.0.0.1:{port}/v1", KEY), timeout=None, concurrency=4)
 
             async def asked() -> None:
-                async with connection.ask("/completions", {}) as answer:
+                async with client.ask("/completions", {}) as answer:
                     async for _ in answer.events:
                         pass
 
@@ -545,10 +546,10 @@ def test_the_stub_is_strict(change: dict[str, Any], told: str) -> None:
 
         async def raw() -> None:
             body = {"model": "stub", "prompt": "", "max_tokens": 3, "stream": True} | change
-            async with asked._connection.ask("/completions", body) as answer:
+            async with asked._sender.client.ask("/completions", body) as answer:
                 assert [event async for event in answer.events]
 
-        with pytest.raises(ModelError, match=told):
+        with pytest.raises(ServerRefusal, match=told):
             run(raw())
 
 
@@ -562,10 +563,10 @@ def test_one_failure_of_a_free_route_ended_the_run_or_hid_what_the_server_is(pat
 
 def test_a_free_route_is_waited_for_as_long_as_the_user_says() -> None:
     """R9."""
-    quick, patient = (Connection(Address.of("http://localhost:1/v1", KEY), timeout=each) for each in (0.5, 40.0))
-    unsaid = Connection(Address.of("http://localhost:1/v1", KEY))
-    assert (quick.traffic.probe_timeout, patient.traffic.probe_timeout) == (0.5, 40.0)
-    assert unsaid.traffic.probe_timeout == PROBE_TIMEOUT < unsaid.traffic.timeout == TIMEOUT
+    address = Address.of("http://localhost:1/v1", KEY)
+    quick, patient, unsaid = (Client(address, timeout=each, concurrency=1) for each in (0.5, 40.0, None))
+    assert (quick.probe_timeout, patient.probe_timeout) == (0.5, 40.0)
+    assert unsaid.probe_timeout == PROBE_TIMEOUT < unsaid.timeout == TIMEOUT
 
 
 # Servers that become others -------------------------------------------------------------------------------------------

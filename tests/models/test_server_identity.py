@@ -131,9 +131,9 @@ def test_a_model_without_headers_keeps_its_fingerprint() -> None:
 
 def test_a_name_that_occurs_twice_in_an_address_is_sent_twice() -> None:
     model = OpenAIModel("m", base_url="http://127.0.0.1:1/v1?tag=a&tag=b", default_query={"c": "1"})
-    assert model._connection.address.query == (("tag", "a"), ("tag", "b"), ("c", "1"))
+    assert model._address.query == (("tag", "a"), ("tag", "b"), ("c", "1"))
     replaced = OpenAIModel("m", base_url="http://127.0.0.1:1/v1?tag=a&tag=b", default_query={"tag": "c"})
-    assert replaced._connection.address.query == (("tag", "c"),)
+    assert replaced._address.query == (("tag", "c"),)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from lmql_lite.models import model_files
 pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 pytest.importorskip("accelerate", reason="needs accelerate: pip install 'lmql-lite[local]'")
 
-from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.models.transformers.scorer import TransformersModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("smol")]
@@ -47,15 +46,6 @@ def test_a_text_that_its_tokens_cannot_spell_names_the_character(smol: Transform
     )
     with pytest.raises(ModelError, match=r"no token for the character '\\x04' \(U\+0004\)"):
         lq.run_sync('"A bell: {bell}[X]" where len(TOKENS(X)) < 3', {"bell": "\x04"}, model=smol)
-
-
-def test_prompts_with_the_same_examples_have_the_tokens_that_they_have_alone(smol: TransformersModel) -> None:
-    tokenizer = smol.tokenizer
-    assert isinstance(tokenizer, HFTokenizer) and tokenizer._last is not None
-    examples = "Review: The 12 rooms weren't clean.\n\n  - no towels\r\nSentiment: negative\n" * 20
-    for review in ("It was fine.", "It was", "1,234 stars\n\n", "\n\nNo.", "  Yes"):
-        text = f"{examples}Review: {review}\nSentiment:".encode()
-        assert tokenizer.encode(text) == tokenizer._speller.encode(text, tokenizer._characters)
 
 
 def test_a_gguf_file_is_converted_once(smol: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:

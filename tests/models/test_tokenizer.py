@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
-from lmql_lite.models.tokenizer import LONG, HFTokenizer, LastText
+from lmql_lite.models.tokenizer import HFTokenizer
 
 DEMO = HFTokenizer.from_folder(asset("demo/model", "config.json").parent)
 
@@ -57,70 +56,6 @@ def test_any_text_comes_back(text: str) -> None:
 def test_a_cut_inside_a_character_is_no_trouble(text: str, start: int, end: int) -> None:
     data = f"é{text}😀".encode()[start:end]
     assert joined(DEMO, DEMO.encode(data)) == data
-
-
-SPLITS = {
-    "gpt2": None,
-    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "thousands": r"\p{L}+|\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+(?!\S)|\s+",
-}
-"""Patterns by which tokenizers cut texts, as their `tokenizer.json` has them; the last groups digits from the right."""
-PIECES = st.sampled_from(
-    ["one", " two", "123", "45678", "\n", "\r\n", "\n\n", " ", "   ", "\t", "é", "中", "'s", ".", ";", "/"]
-)
-
-
-def byte_level(split: str | None) -> HFTokenizer:
-    """A byte-level vocabulary learned from texts of these pieces, cut by this pattern."""
-    backend = Tokenizer(models.BPE())
-    parts: list[Any] = [] if split is None else [pre_tokenizers.Split(Regex(split), "isolated")]
-    parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
-    backend.decoder = decoders.ByteLevel()
-    texts = ["one two 123;\n\n45678 two's\t\n one.\r\n\r\none   \n  two/\n" * 3, "é 中 ;\n   one\n\ttwo\n12\n"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False, min_frequency=1)
-    backend.train_from_iterator(texts * 4, trainer)
-    return HFTokenizer(backend)
-
-
-SPELLERS = {name: byte_level(split) for name, split in SPLITS.items()} | {"demo": DEMO, "sentencepiece": SENTENCEPIECE}
-
-
-@pytest.mark.parametrize("name", SPELLERS)
-@given(
-    st.lists(PIECES, max_size=40).map("".join),
-    st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=2, max_size=5),
-)
-def test_a_text_that_begins_like_the_last_one_has_the_tokens_that_it_has_alone(
-    name: str, beginning: str, ends: list[str]
-) -> None:
-    speller = SPELLERS[name]
-    long = (beginning + "\none two ") * (1 + LONG // (len(beginning) + 9))
-    for text in (long + end for end in ends):
-        alone = speller._speller.encode(text.encode(), speller._characters)
-        assert speller.encode(text.encode()) == alone
-
-
-def test_a_long_text_is_encoded_from_the_last_line_in_common() -> None:
-    encoded: list[bytes] = []
-    last = LastText(DEMO.vocabulary)
-
-    def encode(rest: bytes) -> tuple[int, ...]:
-        encoded.append(rest)
-        return DEMO.encode(rest)
-
-    for review in (b"It was good.", b"It was bad."):
-        last.encode(b"Review: fine\n" * 100 + b"\nReview: " + review, encode)
-    assert encoded[1] == b"Review: It was bad."
-    assert all(speller._last for name, speller in SPELLERS.items())
-
-
-def test_a_vocabulary_whose_tokens_cross_line_ends_is_encoded_whole() -> None:
-    backend = sentencepiece()
-    backend.add_tokens(["\nhi"])
-    assert HFTokenizer(backend)._last is None
 
 
 def test_spellings_of_special_tokens_are_plain_text() -> None:

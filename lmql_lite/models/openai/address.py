@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lmql_lite.errors import ModelError
 from lmql_lite.redaction import is_secret, redacted, without
@@ -75,33 +76,22 @@ class Address:
         and OPENAI_API_VERSION.
         """
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip()
-        public = _USER.sub(r"\1", url)
-        try:
-            parts = urlsplit(url)
-            port = f":{parts.port}" if parts.port else ""
-        except ValueError as error:
-            why = "" if "@" in url else f": {error}"
-            raise ModelError(f"base_url {public!r} is not an address{why}", hint=_SUCH_AS) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            hint = f"did you mean http://{url}?" if not re.match(r"\w+:(?!\d)", url) and "@" not in url else _SUCH_AS
-            raise ModelError(f"base_url {public!r} does not begin with http:// or https://", hint=hint)
+        parts = _parts(url)
         own = parse_qsl(parts.query, keep_blank_values=True)
+        where = f"{parts.scheme}://{_host(parts)}"
         if parts.fragment or any(name == "key" or is_secret(name) for name, _ in own):
             raise ModelError(
-                "base_url must contain neither '#' nor a key after '?': "
-                f"use {parts.scheme}://{parts.hostname}{port}{parts.path}",
+                f"base_url must contain neither '#' nor a key after '?': use {where}{parts.path}",
                 hint="put the key into api_key= or OPENAI_API_KEY",
             )
         path = parts.path.rstrip("/")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        if is_azure(parts.hostname) and path in ("", "/openai", "/openai/deployments"):
+        azure = is_azure(parts.hostname or "")
+        if azure and path in ("", "/openai", "/openai/deployments"):
             raise ModelError(
-                f"{public!r} is the address of an Azure resource, not of its API",
-                hint=f"use {parts.scheme}://{host}{port}/openai/v1, or .../openai/deployments/NAME with ?api-version=",
+                f"{where}{parts.path} is the address of an Azure resource, not of its API",
+                hint=f"use {where}/openai/v1, or .../openai/deployments/NAME with ?api-version=",
             )
-        default = {"http": ":80", "https": ":443"}[parts.scheme]
-        shown = f"{parts.scheme}://{host}{'' if port == default else port}{_LONG_SEGMENT.sub(_digest, path)}"
-        variables = (*(_AZURE_KEYS if is_azure(parts.hostname) else ()), "OPENAI_API_KEY")
+        variables = (*(_AZURE_KEYS if azure else ()), "OPENAI_API_KEY")
         key = (api_key or next(filter(None, map(os.environ.get, variables)), "")).strip()
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
@@ -110,29 +100,31 @@ class Address:
         if _DEPLOYMENTS in f"{path}/" and version and "api-version" not in {*asked, *dict(own)}:
             asked["api-version"] = version
         pairs = (*((name, value) for name, value in own if name not in asked), *asked.items())
-        sent = _headers(headers or {})
-        hidden = [value for name, value in (*sent.items(), *pairs) if is_credential(name) or "auth" in name.lower()]
-        hidden += [key, *(unquote(each) for each in (parts.password, parts.username if parts.password else "") if each)]
-        hidden += _LONG_SEGMENT.findall(path)
-        secrets = tuple(secret for secret in dict.fromkeys(hidden) if secret)
-        netloc = parts.netloc
-        return cls(f"{parts.scheme.lower()}://{netloc}{path}", shown, key or NO_KEY, pairs, sent, secrets)
+        return cls._of(parts._replace(path=path), key, pairs, _headers(headers or {}))
 
     @classmethod
     def of_client(cls, client: openai.AsyncOpenAI) -> Address:
         """Address of a client of the user's, which adds key, headers and query by itself."""
-        url = str(client.base_url).rstrip("/")
-        parts = urlsplit(url)
+        parts = urlsplit(str(client.base_url).rstrip("/"))
         headers = {
             name: value
             for name, value in client.default_headers.items()
             if isinstance(value, str) and not _OF_EVERY_CLIENT.fullmatch(name)
         }
         query = tuple((name, str(value)) for name, value in client.default_query.items())
-        hidden = [value for name, value in (*headers.items(), *query) if is_credential(name)]
-        hidden += [client.api_key, *_LONG_SEGMENT.findall(parts.path)]
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_LONG_SEGMENT.sub(_digest, parts.path)}"
-        return cls(url, shown, client.api_key or NO_KEY, query, headers, tuple(filter(None, hidden)))
+        return cls._of(parts, client.api_key, query, headers)
+
+    @classmethod
+    def _of(
+        cls, parts: SplitResult, key: str, query: tuple[tuple[str, str], ...], headers: Mapping[str, str]
+    ) -> Address:
+        hidden = [value for name, value in (*headers.items(), *query) if is_credential(name) or "auth" in name.lower()]
+        hidden += [key, *(unquote(each) for each in (parts.password, parts.username if parts.password else "") if each)]
+        hidden += _LONG_SEGMENT.findall(parts.path)
+        shown = f"{parts.scheme}://{_host(parts)}{_LONG_SEGMENT.sub(_digest, parts.path)}"
+        secrets = tuple(secret for secret in dict.fromkeys(hidden) if secret)
+        url = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        return cls(url, shown, key or NO_KEY, query, headers, secrets)
 
     @property
     def variant(self) -> Mapping[str, object]:
@@ -211,6 +203,41 @@ class Address:
 
 def is_azure(host: str) -> bool:
     return host.endswith(_AZURE)
+
+
+def is_on_this_machine(host: str) -> bool:
+    """True for `localhost` and the addresses of this machine's own network, 127.0.0.0/8 and ::1."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+def _parts(url: str) -> SplitResult:
+    """Parts of an address. Raises ModelError for what is none."""
+    public = _USER.sub(r"\1", url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # a wrong one raises
+    except ValueError as error:
+        why = "" if "@" in url else f": {error}"
+        raise ModelError(f"base_url {public!r} is not an address{why}", hint=_SUCH_AS) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        hint = f"did you mean http://{url}?" if not re.match(r"\w+:(?!\d)", url) and "@" not in url else _SUCH_AS
+        raise ModelError(f"base_url {public!r} does not begin with http:// or https://", hint=hint)
+    return parts
+
+
+def _host(parts: SplitResult) -> str:
+    """Host and port as they are shown: without user, and without the usual port."""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else str(parts.hostname)
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    return host if parts.port in (None, usual) else f"{host}:{parts.port}"
 
 
 def _digest(segment: re.Match[str]) -> str:

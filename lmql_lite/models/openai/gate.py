@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 FIRST_PAUSE = 0.5
@@ -16,22 +15,6 @@ FIRST_PAUSE = 0.5
 MAX_PAUSE = 60.0
 FIRST_WINDOW = 8
 """Requests without an answer before the first answer: a burst is refused as a whole."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Requests to one server, of all event loops: their limits, and how many there were."""
-
-    timeout: float
-    """Read timeout in seconds."""
-    probe_timeout: float
-    """Read timeout of a free route in seconds."""
-    concurrency: int
-    """Maximum number of simultaneous requests."""
-    requests: int = 0
-    """Number of requests that may cost something, failed ones included."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Headers of all requests, beside those of the address."""
 
 
 class Gate:

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequen
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import reduce
+from threading import Lock
 from typing import Any
 
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
-    MAX_BROKEN,
     Capabilities,
     Completer,
     CompletionRequest,
@@ -21,11 +21,9 @@ from lmql_lite.models.base import (
     Scored,
     ServerUsage,
     StreamPiece,
-    broken_again,
 )
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.assembler import Assembler, ThoughtFilter
-from lmql_lite.models.openai.client import CONCURRENCY, Connection
 from lmql_lite.models.openai.decoder import usage_of
 from lmql_lite.models.openai.dialects import Body, Dialect, is_about_length
 from lmql_lite.models.openai.negotiation import Exchange, Sender
@@ -33,6 +31,8 @@ from lmql_lite.models.openai.probe import entries, probe
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.tokens import Tokenizer
 
+CONCURRENCY = 32
+"""Maximum number of simultaneous requests to one server."""
 Whole = tuple[dict[str, Any], ServerUsage]
 """Response in one piece, and its usage."""
 Row = Sequence[tuple[object, float | None]]
@@ -83,43 +83,59 @@ class OpenAIModel(Completer):
         self._model = model
         self._revision = revision
         if client is None:
-            address, borrowed = Address.of(base_url, api_key, query=default_query, headers=headers), None
+            self._address, lent = Address.of(base_url, api_key, query=default_query, headers=headers), None
         elif base_url or api_key or headers or default_query:
             raise ModelError(
                 "client= has an address, a key and headers of its own", hint="leave base_url= and the others out"
             )
         else:
-            from lmql_lite.models.openai.sdk import lent
+            from lmql_lite.models.openai.client import usable
 
-            borrowed = lent(client)
-            address = Address.of_client(borrowed)
-        self._connection = Connection(address, timeout=timeout, concurrency=concurrency, lent=borrowed)
+            lent = usable(client)
+            self._address = Address.of_client(lent)
+        self._timeout, self._lent = timeout, lent
+        self._made: Sender | None = None
+        self._making = Lock()
         self.sequences = concurrency
-        self.place = f"{self.name} at {address.place}" + ("" if revision is None else f", {revision}")
+        self.place = f"{self.name} at {self._address.place}" + ("" if revision is None else f", {revision}")
         self._dialect = Dialect("unknown")
         self._capabilities: Capabilities | None = None
         self._served: str | None = None
         """Name of the model in the last answer."""
-        self._sender = Sender(self._connection, self.name, tokenizer.vocabulary if tokenizer is not None else ())
 
     def __repr__(self) -> str:
-        return f"OpenAIModel({self._model!r}, base_url={self._connection.address.shown!r})"
+        return f"OpenAIModel({self._model!r}, base_url={self._address.shown!r})"
 
     @property
     def requests(self) -> int:
         """Number of billable requests, retries included."""
-        return self._connection.traffic.requests
+        return 0 if self._made is None else self._made.client.requests
+
+    @property
+    def _sender(self) -> Sender:
+        """Sender of requests, made with the first one, because it imports the package `openai`."""
+        with self._making:
+            if self._made is None:
+                try:
+                    from lmql_lite.models.openai.client import Client
+                except ImportError as error:
+                    hint = "pip install -U 'openai>=3.20,<4'"
+                    raise ModelError(f"the package openai is missing or too old: {error}", hint=hint) from None
+                client = Client(self._address, timeout=self._timeout, concurrency=self.sequences, lent=self._lent)
+                vocabulary = self.tokenizer.vocabulary if self.tokenizer is not None else ()
+                self._made = Sender(client, self.name, vocabulary)
+            return self._made
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""
         if self._capabilities is None and known is not None and known.probe_costs:
             return known
         if self._capabilities is None:
-            async with self._connection.exclusive():
+            async with self._sender.client.exclusive():
                 if self._capabilities is None:
                     by_ids = self.tokenizer is not None
                     try:
-                        with self._connection.address.scrubbing():
+                        with self._address.scrubbing():
                             self._dialect, found = await probe(self._sender, self._model, self._revision, by_ids=by_ids)
                     except ServerRefusal as refusal:
                         raise self._explained(refusal) from None
@@ -130,20 +146,18 @@ class OpenAIModel(Completer):
     async def models(self) -> tuple[str, ...]:
         """Ids of the models that the server lists. Raises ModelError if it lists none."""
         try:
-            with self._connection.address.scrubbing():
-                listed = [str(entry["id"]) for entry in await entries(self._connection)]
+            with self._address.scrubbing():
+                listed = [str(entry["id"]) for entry in await entries(self._sender.client)]
         except ServerRefusal as refusal:
             raise refusal.as_error() from None
         if not listed:
-            raise ModelError(
-                f"{self._connection.address.shown} does not list its models", hint="its own page may name them"
-            )
+            raise ModelError(f"{self._address.shown} does not list its models", hint="its own page may name them")
         return tuple(listed)
 
     async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """See `Completer.stream`. Raises BrokenOff if the answer ends in the middle."""
         await self.probe()
-        with self._connection.address.scrubbing():
+        with self._address.scrubbing():
             async with aclosing(self._pieces(prompt, request)) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -166,7 +180,7 @@ class OpenAIModel(Completer):
             raise ModelError(f"{self.name} cannot score options after an empty prompt", hint="begin with some text")
         prompts = [prompt, *(_extended(prompt, option) for option in options)]
         try:
-            with self._connection.address.scrubbing():
+            with self._address.scrubbing():
                 answers = await _all(self._whole(chat, body) for body in self._score_bodies(prompts))
             rows = [row for answer, _ in answers for row in self._rows(answer)]
         except ServerRefusal as refusal:
@@ -201,19 +215,11 @@ class OpenAIModel(Completer):
         return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in found]
 
     async def _whole(self, chat: bool, body: Body) -> Whole:
-        requests = 0
-        while True:
-            try:
-                async with (
-                    self._sender.send(self._dialect, chat, body) as exchange,
-                    aclosing(exchange.events) as events,
-                ):
-                    requests += exchange.requests
-                    answer: dict[str, Any] = await anext(events, {})
-                    return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=requests)
-            except BrokenOff as error:
-                if requests >= MAX_BROKEN:
-                    raise broken_again(error) from None
+        async def read(exchange: Exchange) -> dict[str, Any]:
+            return await anext(exchange.events, {})
+
+        answer, requests = await self._sender.answered(self._dialect, chat, body, read)
+        return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=requests)
 
     async def _pieces(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """Pieces of one request."""
@@ -267,7 +273,7 @@ class OpenAIModel(Completer):
             return
         self._capabilities = self._served = None  # the next run finds out anew what this is
         raise ModelError(
-            f"{self._connection.address.shown} answers as model {served!r}, and answered as {before!r} before",
+            f"{self._address.shown} answers as model {served!r}, and answered as {before!r} before",
             hint="run it again: what was answered before is in the cache; revision= vouches that they are the same",
         )
 
@@ -304,7 +310,7 @@ class OpenAIModel(Completer):
     def _explained(self, refusal: ServerRefusal, *, greedy: bool = False) -> ModelError:
         reason = refusal.reason
         if refusal.status == 404 and reason:
-            hint = refusal.hint or f"{self._connection.address.shown}/models lists the models that it has"
+            hint = f"{self._address.shown}/models lists the models that it has"
             return ModelError(f"the server has no model called {self._model!r}: {reason}", hint=hint)
         if refusal.status in (400, 413, 422) and is_about_length(reason):
             return ModelError(

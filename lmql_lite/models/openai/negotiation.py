@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lmql_lite.errors import BrokenOff, ModelError
-from lmql_lite.models.base import Capabilities
-from lmql_lite.models.openai.client import Connection
+from lmql_lite.models.base import MAX_BROKEN, Capabilities, broken_again
 from lmql_lite.models.openai.decoder import Delta, Vocabulary, read
 from lmql_lite.models.openai.dialects import (
     LIMITS,
@@ -27,6 +26,11 @@ from lmql_lite.models.openai.dialects import (
     without,
 )
 from lmql_lite.models.openai.refusals import ServerRefusal, is_passing
+
+if TYPE_CHECKING:
+    from lmql_lite.models.openai.client import Client
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Sender:
     turns, which are different routes.
     """
 
-    def __init__(self, connection: Connection, name: str, vocabulary: Vocabulary) -> None:
-        self.connection = connection
+    def __init__(self, client: Client, name: str, vocabulary: Vocabulary) -> None:
+        self.client = client
         self._name = name
         self._vocabulary = vocabulary
         self._refused: dict[bool, set[str]] = {False: set(), True: set()}
@@ -72,13 +76,13 @@ class Sender:
     @asynccontextmanager
     async def send(self, dialect: Dialect, chat: bool, body: Body) -> AsyncIterator[Exchange]:
         """Posts the request; leaving the block closes it. Raises ServerRefusal if the server accepts no form of it."""
-        url = dialect.route(chat, self.connection.address.root)
+        url = dialect.route(chat, self.client.address.root)
         body = self._as_learned(chat, body)
         sent, is_shortened = 0, False
         while True:
             async with AsyncExitStack() as stack:
                 try:
-                    response = await stack.enter_async_context(self.connection.ask(url, body))
+                    response = await stack.enter_async_context(self.client.ask(url, body))
                 except ServerRefusal as refusal:
                     sent = refusal.requests = sent + refusal.requests
                     less = shorter(body, refusal.status, refusal.reason)
@@ -88,6 +92,21 @@ class Sender:
                     yield Exchange(body, sent + response.requests, response.events, is_shortened)
                     return
 
+    async def answered(
+        self, dialect: Dialect, chat: bool, body: Body, read: Callable[[Exchange], Awaitable[Found]]
+    ) -> tuple[Found, int]:
+        """Result of `read`, and the number of requests: an answer that breaks off meanwhile is asked for again."""
+        requests = tries = 0
+        while True:
+            try:
+                async with self.send(dialect, chat, body) as exchange:
+                    requests += exchange.requests
+                    return await read(exchange), requests
+            except BrokenOff as error:
+                tries += 1
+                if tries == MAX_BROKEN:
+                    raise broken_again(error) from None
+
     def read(self, event: dict[str, Any]) -> Delta:
         """Content of an event. Raises ModelError, or BrokenOff where asking again may help, for an error in it."""
         error = event.get("error") or (event if "error" in (event.get("object"), event.get("type")) else None)
@@ -96,16 +115,16 @@ class Sender:
         if error:
             reason = error.get("message", error) if isinstance(error, dict) else error
             code = error.get("code") if isinstance(error, dict) else None
-            message = f"the server of {self._name} failed in the middle: {self.connection.address.clean(str(reason))}"
+            message = f"the server of {self._name} failed in the middle: {self.client.address.clean(str(reason))}"
             if not isinstance(code, int):
                 raise BrokenOff(message)
             if not is_passing(code):
                 raise ModelError(message)
-            self.connection.slow_down(code)
+            self.client.slow_down(code)
             raise BrokenOff(message)
         delta = read(event, self._vocabulary)
         if delta.refused is not None:
-            raise ModelError(f"{self._name} {self.connection.address.clean(delta.refused)}")
+            raise ModelError(f"{self._name} {self.client.address.clean(delta.refused)}")
         return delta
 
     async def deltas(self, exchange: Exchange) -> AsyncGenerator[Delta, None]:
@@ -114,7 +133,7 @@ class Sender:
         Raises ModelError, if events arrive but nothing is in them for longer than a server may be silent, and the
         errors of `read`.
         """
-        latest, is_finished, timeout = time.monotonic(), False, self.connection.traffic.timeout
+        latest, is_finished, timeout = time.monotonic(), False, self.client.timeout
         try:
             async for event in exchange.events:
                 delta = self.read(event)

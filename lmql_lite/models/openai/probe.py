@@ -13,24 +13,24 @@ import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmql_lite.errors import BrokenOff, ModelError, did_you_mean
 from lmql_lite.models.base import (
-    MAX_BROKEN,
     Capabilities,
     CompletionRequest,
     JsonSchema,
     Prompt,
     PromptTurn,
     ServerUsage,
-    broken_again,
 )
-from lmql_lite.models.openai.client import Connection
 from lmql_lite.models.openai.dialects import LEAST_OUTPUT, PUSHED, Dialect, Kind
 from lmql_lite.models.openai.negotiation import Exchange, Sender
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.options import Sampling
+
+if TYPE_CHECKING:
+    from lmql_lite.models.openai.client import Client
 
 _TEXT_PROBE: Prompt = (PromptTurn(None, "1 2 3"),)
 _CHAT_PROBE: Prompt = (PromptTurn("user", "Hi"),)
@@ -61,17 +61,15 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     where the server takes them; these need not be the tokens that it would cut the text into. Raises ModelError for no
     answer, another kind of server, a wrong key or a wrong model.
     """
-    connection = sender.connection
-    dialect, reported = await _look_around(connection, name)
-    stops_on_close = (
-        connection.address.is_official or connection.address.is_azure
-    )  # as gateways report that resell them
+    client = sender.client
+    dialect, reported = await _look_around(client, name)
+    stops_on_close = client.address.is_official or client.address.is_azure  # as gateways report that resell them
     dialect = replace(dialect, stops_on_close=stops_on_close)
     if dialect.is_serial:
-        connection.lower_concurrency(1)
+        client.lower_concurrency(1)
 
     def fingerprint(served: str | None) -> str:
-        where = connection.address
+        where = client.address
         address = {"address": where.shown, "kind": dialect.kind, "served": served, **reported, **_named(where.variant)}
         facts = {"name": name} | (address if revision is None else {"revision": revision})
         facts |= {"prompts": "ids"} if by_ids and dialect.takes_ids else {}
@@ -122,37 +120,29 @@ async def _ask_for_a_token(
     if not can.chat_only:
         sender.narrow(_TEXT_WIDTH)
     body = dialect.body(name, prompt, request, tokenizer=None)
-    broken = 0
-    while True:
-        try:
-            async with sender.send(dialect, can.chat_only, body) as exchange:
-                return await _first_answer(sender, exchange, can, broken)
-        except BrokenOff as error:
-            broken += 1
-            if broken == MAX_BROKEN:
-                raise broken_again(error) from None
 
+    async def read(exchange: Exchange) -> tuple[str, Capabilities]:
+        served, spent, alternatives, has_text, is_over = None, None, 0, False, False
+        async with aclosing(sender.deltas(exchange)) as deltas:
+            async for delta in deltas:
+                spent, served = delta.spent or spent, delta.served or served
+                has_text |= bool(delta.text)
+                is_over |= delta.done or delta.finish is not None
+                alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
+        if served is None and not is_over:
+            raise BrokenOff(f"{sender.client.address.shown} ended an answer before it began")
+        return str(served), replace(
+            can,
+            probe_costs=True,
+            takes_schemas=any(field in exchange.body for field in PUSHED),
+            takes_seeds="seed" in exchange.body,
+            # an answer that ended at once had no alternatives to report
+            alternatives=exchange.width if alternatives or not has_text else 0,
+            spent=spent or ServerUsage(),
+        )
 
-async def _first_answer(sender: Sender, exchange: Exchange, can: Capabilities, broken: int) -> tuple[str, Capabilities]:
-    """Served model and capabilities by an answer, after some that broke off."""
-    served, spent, alternatives, has_text, is_over = None, None, 0, False, False
-    async with aclosing(sender.deltas(exchange)) as deltas:
-        async for delta in deltas:
-            spent, served = delta.spent or spent, delta.served or served
-            has_text |= bool(delta.text)
-            is_over |= delta.done or delta.finish is not None
-            alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
-    if served is None and not is_over:
-        raise BrokenOff(f"{sender.connection.address.shown} ended an answer before it began")
-    return str(served), replace(
-        can,
-        probe_costs=True,
-        takes_schemas=any(field in exchange.body for field in PUSHED),
-        takes_seeds="seed" in exchange.body,
-        # an answer that ended at once had no alternatives to report
-        alternatives=exchange.width if alternatives or not has_text else 0,
-        spent=replace(spent or ServerUsage(), requests=broken + exchange.requests),
-    )
+    (served, found), requests = await sender.answered(dialect, can.chat_only, body, read)
+    return served, replace(found, spent=replace(found.spent or ServerUsage(), requests=requests))
 
 
 def _is_about_chat(refusal: ServerRefusal) -> bool:
@@ -179,19 +169,19 @@ def _is_about_thoughts(refusal: ServerRefusal) -> bool:
 # Free routes ---------------------------------------------------------------------------------------------------------
 
 
-async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict[str, Any]]:
+async def _look_around(client: Client, name: str) -> tuple[Dialect, dict[str, Any]]:
     """Dialect of a server, and what it reports about itself and the model: a missing route is an answer, too."""
-    root = connection.address.root
-    listed = await entries(connection)
+    root = client.address.root
+    listed = await entries(client)
     found: dict[str, Any] = {}
-    if not (connection.address.is_official or connection.address.is_azure):
+    if not (client.address.is_official or client.address.is_azure):
         routes = {"sglang": "get_model_info", "llama": "props", "version": "version", "ollama": "api/version"}
-        answers = await asyncio.gather(*(_fetch(connection, f"{root}/{route}") for route in routes.values()))
+        answers = await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in routes.values()))
         found = dict(zip(routes, answers, strict=True))
     kind: Kind = "openai" if not found else _kind(found, listed)
     if kind == "unknown":
-        kind = await _kind_by_description(connection)
-    entry = _entry(name, kind, listed, lists_all=connection.address.is_official or kind != "openai")
+        kind = await _kind_by_description(client)
+    entry = _entry(name, kind, listed, lists_all=client.address.is_official or kind != "openai")
     reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _UNSTABLE_FIELDS}
     context = entry.get("max_model_len")
     dialect = Dialect(kind)
@@ -202,7 +192,7 @@ async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict
         case "sglang":
             names = ("get_model_info", "model_info", "get_server_info", "server_info")
             info: dict[str, Any] = {}
-            for one in await asyncio.gather(*(_fetch(connection, f"{root}/{route}") for route in names)):
+            for one in await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in names)):
                 info |= one
             reported |= {key: info[key] for key in _SGLANG_FIELDS if key in info}
             seeded = bool(info.get("enable_deterministic_inference"))
@@ -210,34 +200,34 @@ async def _look_around(connection: Connection, name: str) -> tuple[Dialect, dict
         case "llama.cpp":
             reported |= {key: found["llama"][key] for key in _LLAMA_FIELDS if key in found["llama"]}
             context = (found["llama"].get("default_generation_settings") or {}).get("n_ctx", context)
-            dialect = Dialect(kind, prefills=await _prefills(connection))
+            dialect = Dialect(kind, prefills=await _prefills(client))
             # it closes each connection after a stream, although it reports otherwise
-            connection.traffic.headers["Connection"] = "close"
+            client.headers["Connection"] = "close"
         case "ollama":
-            models = (await _fetch(connection, f"{root}/api/tags")).get("models") or ()
+            models = (await _fetch(client, f"{root}/api/tags")).get("models") or ()
             tag: Mapping[str, Any] = next((one for one in models if one.get("name") in (name, f"{name}:latest")), {})
             reported |= {"version": found["ollama"].get("version"), "digest": tag.get("digest")}
             dialect = Dialect(kind, _numbers(reported["version"]))
     return replace(dialect, context=context if isinstance(context, int) and context > 0 else None), reported
 
 
-async def _fetch(connection: Connection, url: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+async def _fetch(client: Client, url: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
     """JSON object of a free route; empty if there is none."""
     try:
-        found = await connection.fetch(url, body)
-    except ModelError:
+        found = await client.fetch(url, body)
+    except (ModelError, ServerRefusal):
         return {}
     return found if isinstance(found, Mapping) else {}
 
 
-async def entries(connection: Connection) -> list[Mapping[str, Any]]:
+async def entries(client: Client) -> list[Mapping[str, Any]]:
     """Descriptions of the served models; none if the server does not list them."""
-    address = connection.address
+    address = client.address
     try:
-        models = await connection.fetch(f"{address.url}/models")
+        models = await client.fetch(f"{address.url}/models")
     except ServerRefusal as refusal:
         is_misplaced = refusal.status == 404 and not address.url.endswith("/v1")
-        if is_misplaced and "data" in await _fetch(connection, f"{address.url}/v1/models"):
+        if is_misplaced and "data" in await _fetch(client, f"{address.url}/v1/models"):
             raise ModelError(
                 f"{address.shown} is not the address of this server's API",
                 hint=f"did you mean base_url='{address.shown}/v1'?",
@@ -266,12 +256,12 @@ def _kind(found: Mapping[str, Mapping[str, Any]], entries: list[Mapping[str, Any
     return "vllm" if "vllm" in owners else "unknown"
 
 
-async def _kind_by_description(connection: Connection) -> Kind:
+async def _kind_by_description(client: Client) -> Kind:
     """Kind of a server by other routes: newer SGLang moved its information, llama-cpp-python names itself elsewhere."""
-    root = connection.address.root
-    if "model_path" in await _fetch(connection, f"{root}/model_info"):
+    root = client.address.root
+    if "model_path" in await _fetch(client, f"{root}/model_info"):
         return "sglang"
-    title = (await _fetch(connection, f"{root}/openapi.json")).get("info", {}).get("title", "")
+    title = (await _fetch(client, f"{root}/openapi.json")).get("info", {}).get("title", "")
     return "llama-cpp-python" if "llama.cpp Python" in title else "unknown"
 
 
@@ -292,11 +282,11 @@ def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all
     )
 
 
-async def _prefills(connection: Connection) -> bool:
+async def _prefills(client: Client) -> bool:
     """True if the server continues a begun turn: llama.cpp shows the prompt that it would make of a chat."""
     turns = (PromptTurn("user", "a?"), PromptTurn("assistant", "bcd"))
     begun = Dialect("llama.cpp", prefills=True).prompted("", turns)
-    shown = await _fetch(connection, f"{connection.address.root}/apply-template", begun)
+    shown = await _fetch(client, f"{client.address.root}/apply-template", begun)
     return str(shown.get("prompt")).endswith("bcd")
 
 
