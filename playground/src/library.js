@@ -411,8 +411,8 @@ export class Library {
 
   _drawList() {
     const drafts = this._drafts?.list() ?? [];
-    byId("examples").textContent = drafts.length ? `Open ●${drafts.length}` : "Open";
-    byId("examples").title = drafts.length ? `${counted(drafts.length, "draft")} with changes that no file has` : "";
+    byId("examples").querySelector("span").textContent = drafts.length ? `Open ●${drafts.length}` : "Open";
+    byId("examples").title = drafts.length ? `${counted(drafts.length, "draft")} with changes that no file has` : "Open";
     if (byId("examples-dialog").open) this._drawGallery(drafts);
   }
 

@@ -59,7 +59,6 @@ class Page {
     this.guide = new Guide();
     this.runs = new RunsView({
       empty: byId("runs-empty"),
-      list: byId("runs-list"),
       grid: byId("runs-grid"),
       onShow: (recording) => {
         this.show(recording);
@@ -69,7 +68,6 @@ class Page {
     this.tabs = new Tabs((name) => {
       this.player?.wake();
       if (name === "plan" && this.planned !== this.editor.text()) this.askPlan();
-      if (name === "constraints") this.askClauses();
     });
     this.runner = new Runner({
       server: this.server,
@@ -247,7 +245,7 @@ class Page {
   }
 
   /** Runs what is asked for, one after the other: what stands on the page, once for each set of inputs, unless it is
-   * told. Several are then compared. Gives their recordings, which have ended where there are several. */
+   * told. Several are then shown as a grid. Gives their recordings, which have ended where there are several. */
   async run(list = () => this.inputs.sets().map((inputs) => ({ ...this.asked(), inputs }))) {
     const recordings = [];
     if (!this.server || this.isStarting || this.runner.run !== null) return recordings;
@@ -258,15 +256,13 @@ class Page {
     try {
       await this.checker.upToDate();
       const wanted = list();
-      const numbers = [];
       for (const asked of wanted) {
-        numbers.push(await this.begin(asked));
+        await this.begin(asked);
         recordings.push(this.player.recording);
         if (wanted.length > 1 || asked.case) await this.runner.over;
         if (recordings.at(-1).end?.kind === "Stopped") break;
       }
-      if (numbers.length > 1) this.runs.compare(numbers);
-      if (numbers.length > 1 || wanted[0].case) this.tabs.show("runs");
+      if (recordings.length > 1 || wanted[0].case) this.tabs.show("runs");
     } catch (error) {
       this.tell(error);
     }
@@ -275,15 +271,13 @@ class Page {
     return recordings;
   }
 
-  /** Gives the number of the run in the list of runs. */
   async begin(asked) {
     this.isStarting = true;
     const recording = await this.runner.start(asked);
     this.isStarting = false;
     this.show(recording);
     this.remember({ run: recording.name, source: asked.text });
-    if (this.tabs.shown === "constraints") this.askClauses();
-    return this.runs.add(recording);
+    this.runs.add(recording);
   }
 
   async stop() {
@@ -309,25 +303,11 @@ class Page {
       const found = await this.server.post("/api/plan", asked);
       showPlan(byId("plan"), found);
       if (found.problems) this.checker.show(found.problems);
-      this.stage.plan = found.plan ?? null;
-      this.player.wake();
     } catch (error) {
       this.planned = null;
       byId("plan").replaceChildren();
       this.tell(error);
     }
-  }
-
-  /** What the clauses of the run are that is shown. Asked for once somebody wants to know: it takes a process. */
-  async askClauses() {
-    const { recording } = this.player;
-    if (!recording?.asked) return;
-    const { asked } = recording;
-    if (recording.plan !== null) return;
-    recording.plan = undefined;
-    const found = await this.server.post("/api/plan", asked).catch(() => ({}));
-    recording.plan = found.plan ?? false;
-    this.player.wake();
   }
 
   /** A run of it that was recorded. Nothing is run. */

@@ -119,7 +119,6 @@ export class Scene {
     this.end = null;
     this.log = []; // {ms, what, text}
     this.holes = []; // every hole that was opened, in order: {name, span, state, value, ending, ms, from}
-    this.choices = new Map(); // name of a hole -> what its conditions left the model to choose from
     this.hypotheses = new Map();
     this.latest = 0; // the hypothesis that the last line was of
     this.trie = new Trie();
@@ -164,7 +163,6 @@ const TAKES = {
     for (const token of left) scene.trie.turn(token, false);
     for (const token of back) scene.trie.turn(token, true);
     hypothesis.leaf = scene.trie.move(line);
-    if (line.allowed !== undefined && line.hole !== null) choose(scene.choices, line);
   },
   guessed: (scene, line) => scene.trie.guess(line),
   "hole.opened": (scene, line) => {
@@ -177,7 +175,7 @@ const TAKES = {
   "hole.closed": (scene, line) => {
     const hypothesis = scene.hypothesis(line.state);
     const { hole } = hypothesis;
-    if (hole) Object.assign(hole, { value: line.value, ending: line.ending, took: line.ms });
+    if (hole) Object.assign(hole, { value: line.value, ending: line.ending });
     hypothesis.hole = null;
     hypothesis.pieces.push({ kind: "closed", name: line.name, ending: line.ending });
   },
@@ -221,16 +219,6 @@ const NOTES = {
   done: () => "the run has ended",
   error: (line) => (line.kind === "Stopped" ? line.message : `${line.kind}: ${line.message}`),
 };
-
-/** Counts how often a hole's conditions overruled the model's first choice, and by which clause. */
-function choose(choices, line) {
-  let found = choices.get(line.hole);
-  if (!found) choices.set(line.hole, (found = { times: 0, allowed: 0, vocabulary: line.vocabulary, overruled: new Map() }));
-  found.times += 1;
-  found.allowed += line.allowed;
-  const [first] = line.alternatives ?? [];
-  if (first && !first.allowed) found.overruled.set(first.clause, (found.overruled.get(first.clause) ?? 0) + 1);
-}
 
 /** Counts of tokens by source, of what stands in the text by now. */
 export function tally(tokens) {

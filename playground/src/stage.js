@@ -4,7 +4,6 @@ import { MARKS, SOURCES } from "./kinds.js";
 import { placeOf, told } from "./onward.js";
 import { Branches } from "./views/branches.js";
 import { Card } from "./views/card.js";
-import { ConstraintsView } from "./views/constraints.js";
 import { LedgerView } from "./views/ledger.js";
 import { LogView } from "./views/log.js";
 import { OutputView } from "./views/output.js";
@@ -19,7 +18,6 @@ export class Stage {
   /** `onGoOn(prefill)`: a run is wanted that goes on from a place of the one that is shown. */
   constructor({ onPlace, onGoOn, onCard, mayRun }) {
     this.player = null;
-    this.plan = null; // of a query that was not run
     this.card = new Card(byId("card"), onGoOn);
     this._mayRun = mayRun;
     this._onCard = onCard;
@@ -38,7 +36,6 @@ export class Stage {
       buttons: { inward: byId("trie-in"), outward: byId("trie-out"), fit: byId("trie-fit") },
       onChoose: (token, run, anchor) => this._card(token, run, anchor),
     });
-    this._constraints = new ConstraintsView(byId("constraints"), onPlace);
     this._log = new LogView(byId("log"));
     this._ledger = new LedgerView(byId("ledger"));
     byId("legend-kinds").replaceChildren(...Object.keys(SOURCES).map(sample));
@@ -55,7 +52,6 @@ export class Stage {
     byId("recorded").hidden = !recording?.isExample;
     this._tellOnward(recording?.asked?.prefill);
     this._told = 0;
-    this.plan = null;
     this.card.close();
     this._branches.forget();
   }
@@ -106,9 +102,6 @@ export class Stage {
         return this._trie.draw(scene);
       case "tokens":
         return this._tokens.draw(scene, hypothesis, deadline);
-      case "constraints":
-        this._constraints.draw(scene, this.plan ?? this._recording?.plan ?? null, this._recording?.plan === undefined);
-        return false;
       case "log":
         return this._log.draw(scene, deadline);
       default:
@@ -134,7 +127,7 @@ export class Stage {
     const isPlaying = String(this.player.isPlaying);
     if (byId("play").dataset.playing !== isPlaying) {
       byId("play").dataset.playing = isPlaying;
-      byId("play").textContent = this.player.isPlaying ? "❚❚" : "▶";
+      byId("play").querySelector("use").setAttribute("href", this.player.isPlaying ? "#icon-pause" : "#icon-run");
       byId("play").setAttribute("aria-label", this.player.isPlaying ? "pause" : "replay");
     }
   }

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import PLAYGROUND, Open, Tab
 from tests.browser.test_page import PACKING, PICKY
 
-VIEWS = ("output", "trie", "runs", "tokens", "constraints", "plan", "log")
+VIEWS = ("output", "trie", "runs", "tokens", "plan", "log")
 DIALOGS = ("examples", "share", "help")
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -55,7 +55,7 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     keyboard.press("ArrowDown")
     assert page.is_visible("#panel-tokens")
     keyboard.press("Alt+5")
-    assert focused() == "more" and page.is_visible("#panel-constraints")
+    assert focused() == "more" and page.is_visible("#panel-plan")
     keyboard.press("Alt+4")
     tab.settle()
     keyboard.press("Tab")
@@ -104,7 +104,7 @@ def test_a_completed_hole_is_said_once_and_not_every_token(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(open_tab: Open, scheme: str) -> None:
+def test_axe_finds_nothing(open_tab: Open, scheme: str) -> None:
     tab = open_tab(color_scheme=scheme)
     tab.write('"[X" where STOPS_AT(Y, "a")')
     tab.page.wait_for_selector("#problems li")
@@ -113,8 +113,7 @@ def test_axe_finds_nothing_serious(open_tab: Open, scheme: str) -> None:
 
     def check(where: str) -> None:
         found: list[dict[str, Any]] = tab.page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
-        serious = [each for each in found if each["impact"] in ("serious", "critical")]
-        told = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in serious]
+        told = [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
         assert told == [], where
 
     for view in VIEWS:
@@ -170,7 +169,7 @@ def test_forced_colours_leave_six_kinds_that_differ(open_tab: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "scale"), [(320, 1), (640, 2), (768, 1)], ids=["320 px", "200 % of 1280 px", "768 px"]
+    ("width", "scale"), [(320, 1), (640, 2), (780, 1)], ids=["320 px", "200 % of 1280 px", "780 px"]
 )
 def test_a_narrow_page_has_no_side_scroll(open_tab: Open, width: int, scale: int) -> None:
     tab = open_tab(viewport={"width": width, "height": 640}, device_scale_factor=scale)
@@ -184,6 +183,8 @@ def test_a_narrow_page_has_no_side_scroll(open_tab: Open, width: int, scale: int
             return place.width > 1 && (place.left < 0 || place.right > innerWidth + 1); }).map((each) => each.id)"""
         )
         assert hidden == [], view
+    if width == 780:
+        assert tab.page.evaluate("document.querySelector('header').offsetHeight") < 60, "it is one line"
     for dialog in DIALOGS:
         tab.page.click(f"#{dialog}")
         tab.page.wait_for_selector(f"#{dialog}-dialog[open]")

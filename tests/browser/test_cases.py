@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.browser.conftest import ROOT, Open, Server, Tab
+from tests.browser.test_beside import grid
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,6 +34,7 @@ options = { decoder = "sample" }
 seeds = 2
 assert = "SKY != ''"
 """
+MARKS = ["✓ passed", "✕ failed", "✓ passed", "✓ passed"]
 
 
 def prepared(server: Server) -> None:
@@ -46,14 +49,6 @@ def opened(tab: Tab) -> None:
     tab.page.wait_for_selector("#run-cases:not([hidden])")
 
 
-def ends(tab: Tab) -> list[tuple[str, str]]:
-    """Inputs and ends of the runs, first run first."""
-    rows = tab.page.locator("#runs-list tbody tr").evaluate_all(
-        "rows => rows.map(row => [row.children[3].textContent, row.children[2].textContent])"
-    )
-    return [(given, ended) for given, ended in rows[::-1]]
-
-
 def test_cases_beside_a_query_have_marks_and_reasons_as_lq_test_has_them(open_tab: Open, server: Server) -> None:
     prepared(server)
     tab = open_tab(server)
@@ -63,17 +58,17 @@ def test_cases_beside_a_query_have_marks_and_reasons_as_lq_test_has_them(open_ta
     tab.until("document.getElementById('cases-say').textContent.includes('passed')", seconds=40)
     tab.settle()
     assert tab.page.inner_text("#cases-say") == "2 of 3 cases passed; failed: a boat <img src=x>"
-    found = ends(tab)
-    assert [ended.split(":")[0] for _, ended in found] == ["✓ passed", "✕ failed", "✓ passed", "✓ passed"]
-    assert "case any thing" in found[0][0] and "day = Monday" in found[0][0]
-    assert "expected ' boat'" in found[1][1]
+    found = [(given, cell[0]) for given, (cell, *_) in grid(tab).items()][1:]
+    assert [re.findall("✓ passed|✕ failed", ended) for _, ended in found] == [[each] for each in MARKS]
+    assert "case any thing" in found[0][0] and "day = Monday" in found[0][0] and "seed = 1" in found[3][0]
+    (reason,) = re.findall(r"✕ failed: (.*?) · ", found[1][1])
+    assert "expected ' boat'" in reason
     done = subprocess.run(
         [sys.executable, "-m", "lmql_lite", "test", "weather.lq", "--model", "demo"],
         cwd=server.folder, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": str(ROOT), "PATH": ""},
     )  # fmt: skip
     assert "3 cases: 2 passed, 1 failed" in done.stdout and "FAIL  a boat <img src=x>" in done.stdout
-    assert found[1][1].removeprefix("✕ failed: ") in done.stdout, "the reason is that of `lq test`"
-    assert tab.page.locator("#runs-grid thead th").count() == 5, "all of them stand beside each other"
+    assert reason in done.stdout, "the reason is that of `lq test`"
 
 
 def test_cases_run_the_text_in_the_editor_and_another_file_has_its_own(open_tab: Open, server: Server) -> None:
@@ -107,12 +102,11 @@ def test_a_query_is_run_with_each_model(chromium: Browser, open_tab: Open, tmp_p
         tab.write('"A list:\\n-[X]" where X in [" one", " two"]\n')
         tab.show("runs")
         tab.page.click("#run-models")
-        tab.until("document.querySelectorAll('#runs-list tbody tr').length === 2", seconds=40)
+        tab.until("document.querySelectorAll('#runs-grid .answer').length === 2", seconds=40)
         tab.page.wait_for_selector("#run[aria-disabled=false]", timeout=40_000)
         tab.settle()
-        (first, done), (second, failed) = ends(tab)
-        assert "demo" in first and done == "✓ done"
-        assert "openai/none" in second and failed.startswith("✕ ")
-        assert tab.page.locator("#runs-grid thead th").count() == 3
+        ((first,), (second,)), ((done,), (failed,)) = grid(tab).values()
+        assert "demo" in first and "✓ done" in done
+        assert "openai/none" in second and "✕ " in failed
     finally:
         server.stop()

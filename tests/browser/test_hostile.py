@@ -98,8 +98,6 @@ def test_hostile_text_stays_text_in_every_view(tab: Tab, tmp_path: Path) -> None
     card = tab.page.inner_text("#card")
     assert "forbidden by" in card and card.count("⟨U+202E⟩") >= 4
     harmless(tab, "card")
-    tab.show("constraints")
-    harmless(tab, "constraints")
     assert tab.page.inner_text("#model").startswith("demo")
 
 

@@ -134,11 +134,6 @@ def test_a_token_tells_which_clause_forbade_what_the_model_liked_better(tab: Tab
     assert forbidden and forbidden[0].startswith("flops")
     tab.page.click("#card .facts summary")
     assert "of 1,536 tokens" in tab.page.inner_text("#card")
-    tab.show("constraints")
-    tab.page.wait_for_selector("#constraints td")
-    row = tab.page.locator("#constraints tr", has_text='"o" not in THING').inner_text().split("\t")
-    assert row[2] not in ("–", "")
-    assert "The model's first choice was overruled" in tab.page.inner_text("#constraints")
 
 
 def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) -> None:
@@ -193,17 +188,6 @@ def test_several_hypotheses_can_be_looked_at_one_by_one(tab: Tab) -> None:
     tab.show("trie")
     passes = tab.page.locator("#trie .run").first.get_attribute("aria-label") or ""
     assert passes.endswith("3 times")
-
-
-def test_conditions_are_shown_clause_by_clause_and_lead_to_the_query(tab: Tab) -> None:
-    tab.run(PICKY)
-    tab.show("constraints")
-    tab.page.wait_for_selector("#constraints td")
-    text = tab.page.inner_text("#constraints")
-    assert 'STOPS_AT(THING, "\\n")' in text and "even(THING)" in text
-    assert "Python checks the whole value" in text and "✓ met" in text
-    tab.page.click("#constraints button")
-    assert tab.page.evaluate("getSelection().toString()") == "[THING]"
 
 
 def test_the_form_has_the_options_of_the_table_and_a_run_gets_them(tab: Tab) -> None:
@@ -329,11 +313,3 @@ def test_an_example_can_be_chosen(tab: Tab) -> None:
     assert tab.page.inner_text("#name") == "06_dates.lq"
     tab.run()
     assert tab.page.inner_text("#result .value") == "Sunday, 20 July 1969"
-
-
-def test_conditions_that_clash_are_named_in_their_tab(tab: Tab) -> None:
-    tab.run('"Say:[A]" where A in ["red", "blue"] and len(A) > 5 and STOPS_AT(A, ".")\n', state="failed")
-    tab.show("constraints")
-    unmet = tab.page.locator("#constraints [aria-label='clauses that cannot be met']")
-    assert unmet.locator("tr code").all_text_contents() == ['A in ["red", "blue"]', "len(A) > 5"]
-    assert "cannot hold together" in (unmet.text_content() or "")

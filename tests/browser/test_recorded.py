@@ -112,19 +112,6 @@ def test_a_run_that_is_under_way_is_not_hidden_by_a_card(tab: Tab) -> None:
     tab.wait("stopped")
 
 
-def test_the_clauses_of_a_run_are_looked_up_once_somebody_wants_to_see_them(server: Server, open_tab: Open) -> None:
-    tab = open_tab(server)
-    tab.wait("recorded")
-    tab.run()
-    assert not [url for url in tab.asked if url.endswith("/api/plan")]
-    tab.show("constraints")
-    tab.page.wait_for_selector("#constraints td")
-    assert "✓ met 4 times" in tab.page.inner_text("#constraints")
-    tab.show("output")
-    tab.show("constraints")
-    assert len([url for url in tab.asked if url.endswith("/api/plan")]) == 1
-
-
 def test_a_recording_carries_its_query_to_another_page(server: Server, open_tab: Open, tmp_path: Path) -> None:
     tab = open_tab(server)
     query = '"Dear {name}, [X]" where X in ["hello", "good bye"]\n'

@@ -84,7 +84,7 @@ def two_runs_beside_each_other(person: Person) -> None:
     person.click("#run")
     person.tab.wait("done")
     person.click("#tab-runs")
-    person.sees("#runs-grid th", "Run 2")
+    person.sees("#runs-grid td", "Run 2")
 
 
 def keep_the_run_as_a_page(person: Person) -> None:
