@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmql_lite.cache.responses.older import CachingModel, JsonlCache
     from lmql_lite.cache.responses.policy import CachePolicy
     from lmql_lite.cache.responses.request import Reply, Request
-    from lmql_lite.cache.token_cache import TokenCache
+    from lmql_lite.cache.tokens.trees import TokenCache
     from lmql_lite.data.request_model import RequestModel
     from lmql_lite.decorators import QueryFunction, query
     from lmql_lite.engine import events
@@ -56,7 +56,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "cache.responses.older": ("CachingModel", "JsonlCache"),
     "cache.responses.request": ("Reply", "Request"),
     "cache.responses.cache": ("ResponseCache",),
-    "cache.token_cache": ("TokenCache",),
+    "cache.tokens.trees": ("TokenCache",),
     "data.request_model": ("RequestModel",),
     "decorators": ("QueryFunction", "query"),
     "engine.decorated": ("Decorator",),

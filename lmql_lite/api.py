@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
-from lmql_lite.cache.token_cache import AnyCache
+from lmql_lite.cache.tokens.trees import AnyCache
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
 from lmql_lite.engine.budget import Account

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from lmql_lite.api import Query, RunOptions, compile
-from lmql_lite.cache.token_cache import AnyCache
+from lmql_lite.cache.tokens.trees import AnyCache
 from lmql_lite.engine.blocking import blocked
 from lmql_lite.engine.result import OptionScores
 from lmql_lite.engine.session import Session

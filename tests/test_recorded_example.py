@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.contents import read_file
+from lmql_lite.cache.tokens.inspect import read_file
 from lmql_lite.models.demo import DemoModel
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "13_recorded"

@@ -18,7 +18,7 @@ from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, repo
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.file_tools import Rewritten
+    from lmql_lite.cache.tokens.inspect import Rewritten
 
 LINES_AT_ONCE = 500
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
@@ -47,8 +47,8 @@ def stats(file: str, as_json: bool) -> None:
 
     For a folder: count pages of attention keys and values, and entries of the encoder cache.
     """
-    from lmql_lite.cache.contents import fingerprint_shown, read_file
-    from lmql_lite.cache.token_text import size_shown, visible
+    from lmql_lite.cache.tokens.inspect import fingerprint_shown, read_file
+    from lmql_lite.cache.tokens.text import size_shown, visible
 
     with reporting(as_json):
         if Path(file).is_dir():
@@ -114,8 +114,8 @@ def verify(file: str) -> None:
 
     Exit code 6 if some of it is damaged. Runs ask for the damaged part again, and lq cache compact leaves it out.
     """
-    from lmql_lite.cache.contents import read_file
-    from lmql_lite.cache.token_text import visible
+    from lmql_lite.cache.tokens.inspect import read_file
+    from lmql_lite.cache.tokens.text import visible
 
     with reporting(as_json=False):
         found, name = read_file(file), visible(file)
@@ -149,7 +149,7 @@ def compact(file: str, older_than: float | None, max_bytes: int | None, model: s
 
     Other processes may use FILE meanwhile: entries that they write are kept. A crash leaves the old FILE.
     """
-    from lmql_lite.cache.file_tools import compacted
+    from lmql_lite.cache.tokens.inspect import compacted
 
     if model is not None and older_than is None and max_bytes is None:
         raise click.UsageError("--model says whose entries may be dropped: add --older-than or --max-bytes")
@@ -176,9 +176,8 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
 
     Asks for confirmation. Without a terminal it cannot ask, and needs --yes.
     """
-    from lmql_lite.cache.contents import chosen, model_shown, read_file
-    from lmql_lite.cache.file_tools import cleared
-    from lmql_lite.cache.token_text import visible
+    from lmql_lite.cache.tokens.inspect import chosen, cleared, model_shown, read_file
+    from lmql_lite.cache.tokens.text import visible
 
     with reporting(as_json):
         contents = read_file(file)
@@ -222,8 +221,8 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
 
     FILES may be of an earlier version, whose format runs no longer read: so this converts them.
     """
-    from lmql_lite.cache.file_tools import merged, write_new
-    from lmql_lite.cache.token_text import visible
+    from lmql_lite.cache.tokens.inspect import merged, write_new
+    from lmql_lite.cache.tokens.text import visible
 
     with reporting(as_json):
         if os.path.lexists(output):
@@ -261,8 +260,8 @@ def export(file: str, model: str | None, output: str | None) -> None:
 
     null means that there is no number: minus infinity, no token. The last field is a checksum of the line.
     """
-    from lmql_lite.cache.contents import chosen, stored_rows
-    from lmql_lite.cache.recorded import line_of_row
+    from lmql_lite.cache.tokens.inspect import chosen, stored_rows
+    from lmql_lite.cache.tokens.recorded import line_of_row
 
     with reporting(as_json=False):
         rows, _, damage = stored_rows(file)

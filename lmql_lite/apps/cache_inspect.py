@@ -11,9 +11,9 @@ import click
 from lmql_lite.apps.terminal import counted, note, reporting, write, write_object, written_ago
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.contents import Count, ModelEntries, Stretch
-    from lmql_lite.cache.token_text import Vocabulary
-    from lmql_lite.cache.tree_rows import ModelName
+    from lmql_lite.cache.tokens.inspect import Count, ModelEntries, Stretch
+    from lmql_lite.cache.tokens.rows import ModelName
+    from lmql_lite.cache.tokens.text import Vocabulary
 
 WIDTH = 90
 """Characters of a stretch that are shown."""
@@ -48,7 +48,7 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
     folder named with --model local:FOLDER. For a model behind an API, FILE has text: each token of an answer is an
     entry at its first byte, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
     """
-    from lmql_lite.cache.contents import chosen, model_shown, read_file, survey
+    from lmql_lite.cache.tokens.inspect import chosen, model_shown, read_file, survey
 
     with reporting(as_json):
         contents = read_file(file)
@@ -82,8 +82,8 @@ def vocabulary_of(model: ModelName, named: str | None = None) -> Vocabulary | No
     Those of the demo model, if it is the one of this version, of a folder that the user named as `local:FOLDER`, and of
     servers, whose trees are of bytes.
     """
-    from lmql_lite.cache.byte_tree import VOCABULARY
-    from lmql_lite.cache.token_text import BYTES
+    from lmql_lite.cache.tokens.bytes import VOCABULARY
+    from lmql_lite.cache.tokens.text import BYTES
     from lmql_lite.errors import ModelError
     from lmql_lite.models.demo import DemoModel
     from lmql_lite.models.tokenizer import HFTokenizer
@@ -104,7 +104,7 @@ def vocabulary_of(model: ModelName, named: str | None = None) -> Vocabulary | No
 
 
 def _lines(stretches: list[Stretch], vocabulary: Vocabulary | None) -> list[str]:
-    from lmql_lite.cache.token_text import BYTES, shortened, spelled
+    from lmql_lite.cache.tokens.text import BYTES, shortened, spelled
 
     unit = "byte" if vocabulary is BYTES else "token"
     lines: list[tuple[int, str]] = []

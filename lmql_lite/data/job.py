@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmql_lite.api import Query, RunOptions
-from lmql_lite.cache.token_cache import TokenCache
+from lmql_lite.cache.tokens.trees import TokenCache
 from lmql_lite.data.equality import is_blank
 from lmql_lite.data.metrics import Metric
 from lmql_lite.data.rows import FileRow, is_table, read_rows

@@ -18,7 +18,7 @@ from io import IOBase
 from types import CodeType, CoroutineType
 from typing import Any
 
-from lmql_lite.cache.entry import Node
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events

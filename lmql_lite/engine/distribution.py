@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.sampling import is_greedy, mix
-from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.tokens.draws import is_greedy, mix
+from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.environment import Environment, value_of
 from lmql_lite.engine.generate.generator import Generator

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.scores import Mask
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.draws import Mask
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine, Matcher
 from lmql_lite.constraints.terms import Ending, Term
 from lmql_lite.engine.result import Result

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lmql_lite.cache.byte_tree import END, CacheKey, KnownToken
-from lmql_lite.cache.sampling import is_greedy
+from lmql_lite.cache.tokens.bytes import END, CacheKey, KnownToken
+from lmql_lite.cache.tokens.draws import is_greedy
 from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.server_grammar import pushed

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from lmql_lite.cache.entry import Node
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Bill, Budget
 from lmql_lite.engine.calls import Calls

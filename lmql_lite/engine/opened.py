@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine import events
 from lmql_lite.engine.decode.decoder import Decoder
 from lmql_lite.engine.generate.capability_cache import CapabilityCache

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.contents import ModelEntries, StoredPlace, read_file, stored_rows
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.recorded import RecordedRows, Stored, line_of_row, read_recording
-from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, spelled
-from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
+from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace, read_file, stored_rows
+from lmql_lite.cache.tokens.recorded import RecordedRows, Stored, line_of_row, read_recording
+from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
+from lmql_lite.cache.tokens.tree import MAX_BYTES, TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine import events
 from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import CacheError

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.cache.scores import mix
+from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.engine.environment import value_of
 from lmql_lite.engine.result import Result, ResultList
 from lmql_lite.engine.session import Session

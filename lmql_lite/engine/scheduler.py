@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.entry import Answer, Node, ScoreEntry
-from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
-from lmql_lite.cache.scores import Mask, Scores
-from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.top_k import MISS, Miss, TopK, question
+from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
+from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
+from lmql_lite.cache.tokens.scores import MISS, Miss, Scores, TopK, question
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
 from lmql_lite.engine.ledger import Ledger

@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.sampling import seeds
-from lmql_lite.cache.token_cache import TokenCache
-from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.tree_server import is_redis_url
+from lmql_lite.cache.tokens.draws import seeds
+from lmql_lite.cache.tokens.server import is_redis_url
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees, TokenCache
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
@@ -223,8 +222,7 @@ class Session:
         entry = await self._entry(found, known, ledger, replays=replays)
         fresh = None
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
-            fresh = TokenTree(trees.max_bytes)
-            fresh.record()
+            fresh = TokenTree(trees.max_bytes, records=True)
         runs, ledgers = list[Decoder](), list[Ledger]()
         elsewhere = partial(self._elsewhere, found, calls, account)
         first, count = settings.sampling(), 1 if settings.has_beams else settings.results

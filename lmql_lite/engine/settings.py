@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
-from lmql_lite.cache.token_cache import TokenCache
+from lmql_lite.cache.tokens.trees import TokenCache
 from lmql_lite.engine.budget import STEP_BUDGET, Budget
 from lmql_lite.engine.environment import Environment, evaluate, execute
 from lmql_lite.errors import BudgetError, CacheError, InputError, Span

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.sampling import Penalties
+from lmql_lite.cache.tokens.draws import Penalties
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lmql_lite.cache.sampling import mix
+from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check

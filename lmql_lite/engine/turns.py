@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from lmql_lite.cache.scores import mix
+from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import (
     Capabilities,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.constraints.matcher import HoleMatcher, Matcher
 from lmql_lite.constraints.terms import And
 from lmql_lite.engine.events import Choosable

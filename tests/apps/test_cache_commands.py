@@ -12,9 +12,8 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.terminal import ago, written_ago
-from lmql_lite.cache.contents import ModelEntries, read_file
-from lmql_lite.cache.file_tools import write_new
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.inspect import ModelEntries, read_file, write_new
+from lmql_lite.cache.tokens.scores import TopK
 from tests.apps.test_cli import Shell
 from tests.cache.entries import rows_of
 
@@ -333,7 +332,7 @@ def test_a_file_that_may_not_be_rewritten_stays_and_says_so(
     joke: Shell, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (joke.folder / "joke.tokens").read_bytes()
-    monkeypatch.setattr("lmql_lite.cache.tree_file.os.access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr("lmql_lite.cache.tokens.tree_file.os.access", lambda path, mode: mode != os.W_OK)
     ended = joke("cache", *command)
     assert ended.code == 6 and "cannot be written" in ended.err and "nothing was changed" in ended.err
     assert (joke.folder / "joke.tokens").read_bytes() == before

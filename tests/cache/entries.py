@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lmql_lite.cache.contents import ModelEntries, StoredPlace
-from lmql_lite.cache.entry import Answer
-from lmql_lite.cache.recorded import Stored
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.tree_rows import TreeRow, packed_answer, packed_question, packed_scores, packed_tokens
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace
+from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.recorded import Stored
+from lmql_lite.cache.tokens.rows import TreeRow, packed_answer, packed_question, packed_scores, packed_tokens
 
 
 def rows_of(known: ModelEntries) -> Iterator[Stored]:

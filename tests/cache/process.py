@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lmql_lite.cache.entry import Answer, Node
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.token_tree import MAX_BYTES, TokenTree
-from lmql_lite.cache.top_k import Miss, TopK
+from lmql_lite.cache.tokens.nodes import Answer, Node
+from lmql_lite.cache.tokens.scores import Miss, TopK
+from lmql_lite.cache.tokens.tree import MAX_BYTES, TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 
 VOCABULARY = 50
 QUESTION, OTHER = bytes(range(16)), bytes(16)
@@ -70,8 +70,7 @@ class Process:
 
     async def refresh(self, learn: Callable[[TokenTree], object]) -> None:
         """What a run on a tree of its own learns takes the place of what was known."""
-        fresh = TokenTree()
-        fresh.record()
+        fresh = TokenTree(records=True)
         learn(fresh)
         self.tree.replace_with(fresh)
 

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache.contents import read_file
-from lmql_lite.cache.file_tools import cleared, compacted
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
 from tests.cache.process import OTHER, QUESTION, VOCABULARY, answer, at, head, said
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmql_lite.cache.contents import ModelEntries, chosen, survey
-from lmql_lite.cache.entry import Answer
-from lmql_lite.cache.file_tools import write_new
-from lmql_lite.cache.recorded import line_of_row, read_recording
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.token_text import quoted, shortened, spelled, visible
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.cache.tree_rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.inspect import ModelEntries, chosen, survey, write_new
+from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.recorded import line_of_row, read_recording
+from lmql_lite.cache.tokens.rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
+from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.cache.tokens.text import quoted, shortened, spelled, visible
 from lmql_lite.errors import CacheError
 from tests.cache.entries import rows_of
 from tests.cache.process import Process, at, processes

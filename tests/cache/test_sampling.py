@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmql_lite.cache.sampling import NO_PENALTIES, Mask, Penalties
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.top_k import MISS, question, top_k_of
+from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
+from lmql_lite.cache.tokens.scores import MISS, Scores, question, top_k_of
 from lmql_lite.options import Sampling
 from tests.cache.test_top_k import Row, masks, normalised, peaked, rows, samplings
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.cache.contents import read_file
-from lmql_lite.cache.file_tools import cleared, compacted
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
+from lmql_lite.cache.tokens.tree import TokenTree
 from tests.cache.process import OTHER, QUESTION, Process, answer, at, head, processes, said
 
 FILE = Path("x.tokens")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmql_lite.cache.sampling import NO_PENALTIES, REST, Penalties, gumbel, seeds
-from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.tokens.draws import NO_PENALTIES, REST, Penalties, gumbel, seeds
+from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.options import Sampling
 
 

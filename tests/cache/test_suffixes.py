@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache.entry import Answer, Node
-from lmql_lite.cache.suffixes import LENGTH, SKIPPED
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.drafts import LENGTH, SKIPPED
+from lmql_lite.cache.tokens.nodes import Answer, Node
+from lmql_lite.cache.tokens.tree import TokenTree
 
 
 def grown(*paths: Sequence[int]) -> TokenTree:

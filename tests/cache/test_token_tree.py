@@ -16,13 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmql_lite.cache.byte_tree import ByteTree, CacheKey
-from lmql_lite.cache.entry import Answer, Node, ScoreEntry
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.suffixes import SUFFIX_BYTES
-from lmql_lite.cache.token_tree import ANSWER_BYTES, NODE_BYTES, SCORES_BYTES, TokenTree
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.bytes import ByteTree, CacheKey
+from lmql_lite.cache.tokens.drafts import SUFFIX_BYTES
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
+from lmql_lite.cache.tokens.scores import Scores, TopK
+from lmql_lite.cache.tokens.tree import ANSWER_BYTES, NODE_BYTES, SCORES_BYTES, TokenTree
 
 VOCABULARY = 1000
 ROW = SCORES_BYTES + 4 * VOCABULARY

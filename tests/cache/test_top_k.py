@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmql_lite.cache.sampling import Mask, gumbel
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.top_k import MISS, TOP_K_REST, TOP_K_TOKENS, Miss, TopK, question, top_k_of
+from lmql_lite.cache.tokens.draws import Mask, gumbel
+from lmql_lite.cache.tokens.scores import MISS, TOP_K_REST, TOP_K_TOKENS, Miss, Scores, TopK, question, top_k_of
 from lmql_lite.options import Sampling
 
 Row = NDArray[np.float32]

@@ -25,13 +25,12 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache import tree_file
-from lmql_lite.cache.contents import read_file, stored_rows
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.file_tools import cleared, compacted, merged, write_new
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.recorded import line_of_row
-from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.tree_file import APPLICATION, VERSION, TreeFile
+from lmql_lite.cache.tokens.inspect import cleared, compacted, merged, read_file, stored_rows, write_new
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.recorded import line_of_row
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.tree_file import APPLICATION, VERSION, TreeFile
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
 from tests.cache.process import QUESTION, VOCABULARY, Process, answer, at, head, processes, said
 
@@ -318,7 +317,7 @@ def test_a_row_that_was_changed_anywhere_is_a_miss_law_5(column: str) -> None:
 
 def test_a_row_of_another_path_with_the_same_hash_is_a_miss_law_5(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash of a path has so few bits here that many paths share one."""
-    monkeypatch.setattr("lmql_lite.cache.token_tree.mix", lambda above, token: (3 * above + token) % 5 + 1)
+    monkeypatch.setattr("lmql_lite.cache.tokens.tree.mix", lambda above, token: (3 * above + token) % 5 + 1)
 
     async def work(one: Process, other: Process) -> None:
         for token in range(30):
@@ -424,7 +423,7 @@ def test_a_change_of_a_file_that_cannot_be_read_is_a_sentence(
 WRITER = """
 import asyncio, os, sys
 import numpy as np
-from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.tokens.trees import ModelTrees
 from tests.cache.process import VOCABULARY, at, head
 
 async def main():

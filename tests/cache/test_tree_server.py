@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 import lmql_lite as lq
 from lmql_lite.apps.cache_commands import cache
-from lmql_lite.cache.contents import read_file
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.tree_server import TreeServer
+from lmql_lite.cache.tokens.inspect import read_file
+from lmql_lite.cache.tokens.server import TreeServer
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
 from lmql_lite.store import redis_connection
 from tests.cache.process import VOCABULARY, Clock, Process, at, head, said
@@ -169,7 +169,7 @@ def test_a_server_that_forgets_is_told_again_what_runs_use(
 def test_above_the_cap_the_oldest_runs_go(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     redis = pytest.importorskip("redis")
     most = 4000
-    monkeypatch.setattr("lmql_lite.cache.model_trees.TreeServer", partial(TreeServer, max_bytes=most))
+    monkeypatch.setattr("lmql_lite.cache.tokens.trees.TreeServer", partial(TreeServer, max_bytes=most))
     sizes = []
 
     async def work(one: Process, two: Process) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
-from lmql_lite.cache.contents import read_file
-from lmql_lite.cache.file_tools import cleared, compacted
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
+from lmql_lite.cache.tokens.scores import TopK
 
 JOKE = """
 argmax(cache="joke.tokens")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.byte_tree import ByteTree
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.model_trees import ModelTrees
+from lmql_lite.cache.tokens.bytes import ByteTree
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine import events
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
 from lmql_lite.models.base import Capabilities

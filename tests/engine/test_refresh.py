@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
-from lmql_lite.cache.contents import read_file
+from lmql_lite.cache.tokens.inspect import read_file
 from lmql_lite.models.base import ScoreRequest
 
 SCRIPT = "a\n- Option A.\nthe end?\na\n\n\nb\n\nOption, a, a: ab.Q:abc12a"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.suffixes import LONGEST_PAUSE, DraftLength
+from lmql_lite.cache.tokens.drafts import LONGEST_PAUSE, DraftLength
 from lmql_lite.engine import events
 
 TOOL = """

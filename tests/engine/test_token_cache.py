@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.tree_file import TreeFile
+from lmql_lite.cache.tokens.tree_file import TreeFile
 from lmql_lite.engine.settings import checked
 
 COUNT = '"Say:[A]" where len(A) == 6\n"Then:[B]" where len(B) == 6'

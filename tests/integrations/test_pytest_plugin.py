@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.contents import read_file, stored_rows
-from lmql_lite.cache.file_tools import write_new
+from lmql_lite.cache.tokens.inspect import read_file, stored_rows, write_new
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import CacheError
 from tests.conftest import ROOT

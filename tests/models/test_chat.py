@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.state import State

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.engine.result import Result
 from tests.properties.test_law_one import SCRIPT, WORDS, programs, segments
 from tests.properties.test_law_one_interleaved import choices, tools
@@ -35,7 +35,7 @@ ABOUT_A_NODE = (
         "scores",
         "add_scores",
     ),
-    *("add_path", "best_path", "greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
+    *("add_path", "entry_around", "greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
 )
 
 
@@ -145,7 +145,7 @@ async def seen(source: str, model: Any, session: lq.Session, **options: Any) -> 
 def merciless() -> Iterator[None]:
     """Makes all trees inside the context `Merciless`."""
     with ExitStack() as patches:
-        for module in ("cache.model_trees", "engine.session"):
+        for module in ("cache.tokens.trees", "engine.session"):
             patches.enter_context(patch(f"lmql_lite.{module}.TokenTree", Merciless))
         yield
 

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.tree_file import TreeFile
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.tree_file import TreeFile
 from lmql_lite.models.base import ScoreRequest
 from tests.properties.test_law_one import SCRIPT, WORDS, Seen, programs, seen, segments
 

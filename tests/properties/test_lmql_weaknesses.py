@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
-from lmql_lite.cache.contents import read_file
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.inspect import read_file
+from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.models.base import ScoreRequest
 from tests.properties.watching import Watch
 from tests.servers.scored import ScoredCompleter

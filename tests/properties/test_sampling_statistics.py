@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.cache.model_trees import ModelTrees
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.models.base import ScoreRequest

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.file_tools import compacted, merged, write_new
+from lmql_lite.cache.tokens.inspect import compacted, merged, write_new
 from tests.servers.lettered import LetteredCompleter
 
 PHRASES = ["a", ".", "\n", ",", "é", "日", "aa", "1", "e", ". "]

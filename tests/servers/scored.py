@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.scores import Scores
+from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.models.base import (
     Capabilities,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lmql_lite.cache.byte_tree import END, TURNS, ByteTree, media_tokens
+from lmql_lite.cache.tokens.bytes import END, TURNS, ByteTree, media_tokens
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path

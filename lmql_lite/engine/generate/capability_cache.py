@@ -13,9 +13,9 @@ from dataclasses import asdict
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from lmql_lite.cache.byte_tree import VOCABULARY, ByteTree, CacheKey
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.bytes import VOCABULARY, ByteTree, CacheKey
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.models.base import Capabilities, Completer
 
 PLAIN = CacheKey()

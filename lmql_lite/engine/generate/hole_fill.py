@@ -9,8 +9,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from lmql_lite.cache.sampling import NO_PENALTIES, Penalties
-from lmql_lite.cache.scores import Mask
+from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path

@@ -9,8 +9,8 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from lmql_lite.cache.entry import Answer
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
 from lmql_lite.constraints.vocabulary import Vocabulary

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.sampling import NO_PENALTIES
-from lmql_lite.cache.scores import Mask
-from lmql_lite.cache.top_k import Miss
+from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask
+from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
 from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.events import Choosable

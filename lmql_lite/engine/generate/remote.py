@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from lmql_lite.cache.byte_tree import VOCABULARY
-from lmql_lite.cache.entry import Answer
-from lmql_lite.cache.sampling import is_greedy
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.bytes import VOCABULARY
+from lmql_lite.cache.tokens.draws import is_greedy
+from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, Forms, requested, text_engine

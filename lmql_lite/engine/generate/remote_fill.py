@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmql_lite.cache.byte_tree import TURNS, Alternatives, KnownToken
+from lmql_lite.cache.tokens.bytes import TURNS, Alternatives, KnownToken
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import starts_character
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, Rejected
@@ -104,7 +104,7 @@ class RemoteFill(Fill):
         return None if said is None else self._choice(pick.state, said)
 
     def _choice(self, state: State, said: KnownToken) -> TokenChoice:
-        node = self._frontier.byte_tree.walk(state.node, said.data) if said.behind is None else said.behind
+        node = self._frontier.byte_tree.walk(state.node, said.data)
         return TokenChoice(NO_ID, said.data, said.logprob, self.ledger.source(state.node, said.run), node=node)
 
     async def _said(self, state: State, matcher: Matcher, left: int) -> KnownToken | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from weakref import WeakValueDictionary
 
-from lmql_lite.cache.byte_tree import DIGEST, END, MEDIA, TURNS, ByteTree, CacheKey, KnownToken
-from lmql_lite.cache.entry import Node
-from lmql_lite.cache.token_text import BYTES
-from lmql_lite.cache.token_tree import TokenTree
+from lmql_lite.cache.tokens.bytes import DIGEST, END, MEDIA, TURNS, ByteTree, CacheKey, KnownToken
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.text import BYTES
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.engine import events
 from lmql_lite.engine.forms import TOKEN_BYTES, Form, tokens_for
 from lmql_lite.engine.generate.healing import (

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from lmql_lite.cache.byte_tree import ByteTree, CacheKey
-from lmql_lite.cache.entry import Node
+from lmql_lite.cache.tokens.bytes import ByteTree, CacheKey
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.engine.generate.healing import again_if_cut
 from lmql_lite.engine.ledger import Ledger, OpenRequest
 from lmql_lite.models.base import ServerUsage, StreamPiece

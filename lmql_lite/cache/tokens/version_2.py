@@ -13,10 +13,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.cache.entry import ROOT_TOKEN, Answer
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.cache.tree_rows import (
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, ScoreEntry
+from lmql_lite.cache.tokens.rows import (
     ModelName,
     TreeRow,
     packed_answer,
@@ -25,6 +24,7 @@ from lmql_lite.cache.tree_rows import (
     packed_tokens,
     unpacked_scores,
 )
+from lmql_lite.cache.tokens.scores import TopK
 
 MARK = b"\x93tokens\2"
 _FRAME = struct.Struct("<8sBI16sI")  # mark, kind, payload bytes, address, checksum
@@ -126,17 +126,17 @@ def _read(payload: bytes, address: bytes, logs: dict[str, _Log]) -> None:
     start = 0
     for number, (place, size) in enumerate(zip(top_places, sizes, strict=True)):
         scores = np.array(ids[start : start + size], np.int32), logprobs[start : start + size]
-        value = packed_scores(TopK(*scores, float(rest[number]), vocabulary), ())
+        value = packed_scores(ScoreEntry(TopK(*scores, float(rest[number]), vocabulary), 0))
         unpacked_scores(value, vocabulary)
         found.append((nodes[last - place], b"", value))
         start += size
     for place, asked, token, score in zip(greedy, greedy_asked, greedy_tokens, greedy_scores, strict=True):
-        found.append((nodes[last - place], questions[asked], packed_answer(Answer(token - 1, float(score), 0), ())))
+        found.append((nodes[last - place], questions[asked], packed_answer(Answer(token - 1, float(score), 0))))
     for place, asked, token, index, seed, score in zip(
         sampled, sampled_asked, sampled_tokens, indices, seeds, sampled_scores, strict=True
     ):
         question = packed_question((questions[asked], seed, index))
-        found.append((nodes[last - place], question, packed_answer(Answer(token - 1, float(score), 0), ())))
+        found.append((nodes[last - place], question, packed_answer(Answer(token - 1, float(score), 0))))
     if replaces:
         for node, *_ in found:
             log.entries.pop(node, None)

@@ -5,32 +5,31 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
 
-from lmql_lite.cache.entry import ROOT_TOKEN, Answer, DirtyEntries, Freed, Node, Question, ScoreEntry
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.suffixes import SUFFIX_BYTES, DraftLengths, Suffixes
-from lmql_lite.cache.token_text import Difference
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.cache.tree_rows import (
-    INSIDE,
+from lmql_lite.cache.tokens.drafts import SUFFIX_BYTES, DraftLengths, Suffixes
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, Freed, Node, Question, ScoreEntry
+from lmql_lite.cache.tokens.rows import (
     MAX_PIECE,
     RowBatch,
     RowError,
     TreeRow,
-    inside_entry,
     packed_answer,
     packed_question,
     packed_scores,
     packed_tokens,
+    row_length,
     unpacked_answer,
     unpacked_question,
     unpacked_scores,
     unpacked_tokens,
 )
+from lmql_lite.cache.tokens.scores import Scores, TopK
+from lmql_lite.cache.tokens.text import Difference
 
 MAX_BYTES = 256 * 2**20
 """Default memory limit. A row of scores takes 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a top-k entry takes
@@ -43,12 +42,55 @@ SETTLED = 1000
 """Number of freed nodes that are noted at once."""
 FEW = 32
 """Number of suffixes of freed nodes that may stay in the index."""
+KEPT_PATHS = 64
+"""Number of paths that are kept."""
 RECALLED = 300
 """Number of latest rows that drafts continue in a new process."""
 
 
-Piece = tuple[Node, bytes, bytes, int]
-"""Node, question, value and number of tokens of a row."""
+@dataclass(slots=True)
+class DirtyEntries:
+    """Entries that were added to a tree and that no file holds yet, each kind in the order of arrival.
+
+    At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
+    `since` is the epoch of the file in which the first of them may have been made.
+    """
+
+    scores: dict[Node, ScoreEntry] = field(default_factory=dict)
+    answers: dict[tuple[Node, Question], Answer] = field(default_factory=dict)
+    replaced: set[Node] = field(default_factory=set)
+    since: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.scores or self.answers)
+
+    def __len__(self) -> int:
+        return len(self.scores) + len(self.answers)
+
+    def shorten(self) -> None:
+        """Makes the top k of whole scores, which would take too long under the lock of the tree."""
+        for entry in self.scores.values():
+            entry.top_k()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The node of each entry: of scores, then of answers."""
+        return [*self.scores, *(node for node, _ in self.answers)]
+
+    def drop(self, nodes: Set[Node]) -> None:
+        """Removes the entries of these nodes, which are superseded."""
+        self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
+        self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}
+
+    def over(self, newer: DirtyEntries) -> DirtyEntries:
+        """These entries, which could not be written, and newer ones; the first of several counts."""
+        self.drop(newer.replaced)
+        return DirtyEntries(
+            self.scores | {node: entry for node, entry in newer.scores.items() if node not in self.scores},
+            self.answers | {asked: answer for asked, answer in newer.answers.items() if asked not in self.answers},
+            self.replaced | newer.replaced,
+            self.since,
+        )
 
 
 class Rows(Protocol):
@@ -62,8 +104,6 @@ class Rows(Protocol):
     def longest(self, fingerprint: str) -> int: ...
 
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]: ...
-
-    def vocabulary(self, fingerprint: str) -> int: ...
 
     def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]: ...
 
@@ -92,10 +132,14 @@ class TokenTree:
         self._numbers = itertools.count()
         self._freed: deque[Freed] = deque()
         self._count = 1
+        self._paths: dict[int, tuple[int, ...]] = {}
+        """Paths of the latest nodes that were asked for, by number."""
         self.root = Node(None, ROOT_TOKEN, next(self._numbers), self._freed)
         self._suffixes = Suffixes()
         self._has_recalled = False
         self._dirty: DirtyEntries | None = DirtyEntries() if records else None
+        self._longest = 1
+        """Maximum number of tokens in an entry of this process."""
         self._spare: OrderedDict[Node, None] = OrderedDict()
         """Evictable nodes with entries, or of recalled paths, least recently used first."""
         self._pins: dict[Node, int] = {}
@@ -157,12 +201,18 @@ class TokenTree:
             return node, len(tokens)
 
     def path(self, node: Node) -> tuple[int, ...]:
-        """Token ids from the root to `node`."""
-        ids = []
-        while node.parent is not None:
-            ids.append(node.token)
-            node = node.parent
-        return tuple(reversed(ids))
+        """Token ids from the root to `node`. Those of the latest nodes are kept, since runs ask for them token by
+        token."""
+        known, place, ids = self._paths, node, list[int]()
+        while place.parent is not None and place.number not in known:
+            ids.append(place.token)
+            place = place.parent
+        found = (*known.get(place.number, ()), *reversed(ids))
+        if ids:
+            if len(known) >= KEPT_PATHS:
+                self._paths = known = {}
+            known[node.number] = found
+        return found
 
     def path_hash(self, node: Node) -> int:
         """Hash of 64 bits that depends only on the token ids of the path, and is equal in every process (S3)."""
@@ -248,8 +298,15 @@ class TokenTree:
         with self._lock:
             return self._add_scores(node, ScoreEntry(scores, run))
 
-    def add_path(self, node: Node, tokens: Sequence[int], entries: Sequence[ScoreEntry]) -> list[Node]:
-        """Adds a path of tokens below `node`, with the entry before each token unless one is known.
+    def add_path(
+        self,
+        node: Node,
+        tokens: Sequence[int],
+        entries: Mapping[int, ScoreEntry | Answer],
+        question: Question | None = None,
+    ) -> list[Node]:
+        """Adds a path of tokens below `node`, with scores or answers to a question before the tokens whose index they
+        have. Known entries stay.
 
         Returns the nodes of the tokens. The last one keeps all of them, and is pinned for the caller. None of these
         entries is evicted to make room for the others.
@@ -259,31 +316,42 @@ class TokenTree:
             for token in tokens:
                 way.append(self._extend(way[-1], token))
             self._pin(way[-1])
-            for place, entry in zip(way, entries, strict=False):
-                if self._scores(place) is None:
+            for index, entry in entries.items():
+                place = way[index]
+                if self._entry_around(place, question) is not None:
+                    continue
+                if isinstance(entry, ScoreEntry):
                     self._set_scores(place, entry)
                     if self._dirty is not None:
                         self._dirty.scores[place] = entry
+                elif question is not None:
+                    self._set_answer(place, question, entry)
+                    if self._dirty is not None:
+                        self._dirty.answers[place, question] = entry
             self._make_room()
             return way[1:]
 
-    def best_path(self, node: Node, goes_on: float) -> tuple[ScoreEntry, list[int], Node | None] | None:
-        """The top-k entry at `node`, its best token followed by best tokens with the log-probability `goes_on`, and the
-        node after them. None without a top-k entry; whole scores do not count as one."""
+    def entry_around(self, node: Node, question: Question | None) -> tuple[ScoreEntry | Answer, int] | None:
+        """The entry at `node`, scores or the answer to a question; else that of a server's token which `node` is inside
+        of. Also the number of tokens from the place of the entry to `node` (S11)."""
         with self._lock:
-            place, below = node, None
-            first = entry = self._scores(place)
-            tokens: list[int] = []
-            while entry is not None and isinstance(best := entry.scores, TopK):
-                if tokens and best.logprobs.item(0) != goes_on:
-                    break
-                tokens.append(best.ids.item(0))
-                # rows may go on where memory has no node
-                below = self._child(place, tokens[-1]) if self._rows is None else self._extend(place, tokens[-1])
-                if below is None:
-                    break
-                place, entry = below, self._scores(below)
-            return (first, tokens, below) if first is not None and tokens else None
+            return self._entry_around(node, question)
+
+    def _entry_around(self, node: Node, question: Question | None) -> tuple[ScoreEntry | Answer, int] | None:
+        way: list[int] = []
+        while True:
+            entry = self._scores(node) if question is None else self._answer(node, question)
+            if entry is not None and len(entry.onward) >= len(way) and [*entry.tokens[: len(way)]] == way:
+                return entry, len(way)
+            if node.parent is None or len(way) + 1 >= self._reach():
+                return None
+            way.insert(0, node.token)
+            node = node.parent
+
+    def _reach(self) -> int:
+        """Maximum number of tokens in an entry."""
+        stored = 1 if self._rows is None else self._rows.longest(self.fingerprint)
+        return min(max(self._longest, stored), MAX_PIECE)
 
     def drop_scores(self) -> None:
         """Removes all scores; nodes and answers stay."""
@@ -319,6 +387,7 @@ class TokenTree:
         if node.scores is not None:
             self._count_scores(node.scores, -1)
         node.scores = entry
+        self._longest = max(self._longest, 1 + len(entry.onward))
         self._count_scores(entry, 1)
         self._suffixes.enter(node)
         if node.pinned:
@@ -374,6 +443,7 @@ class TokenTree:
             node.answers = {}
         self._entry_bytes += ANSWER_BYTES * (question not in node.answers)
         node.answers[question] = answer
+        self._longest = max(self._longest, 1 + len(answer.onward))
         self._suffixes.enter(node)
         if node.pinned:
             self._held[node] = None
@@ -388,7 +458,7 @@ class TokenTree:
         self._spare.pop(node, None)
         node.pinned += 1
         way = [node]
-        for _ in range(min(self._rows.longest(self.fingerprint), MAX_PIECE) - 1):
+        for _ in range(self._reach() - 1):
             if way[-1].parent is None:
                 break
             way.append(way[-1].parent)
@@ -470,51 +540,27 @@ class TokenTree:
             self._write_again(node, self._dirty, {row.question for row in rows})
 
     def _take_row(self, node: Node, row: TreeRow) -> None:
-        assert self._rows is not None
         try:
             if not row.question:
-                scores, onward = unpacked_scores(row.value, self._rows.vocabulary(self.fingerprint))
+                entry = unpacked_scores(row.value, row.vocabulary)
                 if node.scores is None:
-                    self._set_scores(node, ScoreEntry(scores, 0))
-                token = scores.ids.item(0)
+                    self._set_scores(node, entry)
             else:
-                answer, onward = unpacked_answer(row.value)
-                question = unpacked_question(row.question)
+                answer, question = unpacked_answer(row.value), unpacked_question(row.question)
                 if node.answers is None or question not in node.answers:
                     self._set_answer(node, question, answer)
-                token = answer.token
-            for further in onward:
-                node = self._extend(node, token)
-                if not row.question:
-                    if node.scores is None:
-                        self._set_scores(node, inside_entry(further, 0))
-                elif node.answers is None or question not in node.answers:
-                    self._set_answer(node, question, Answer(further, INSIDE, 0))
-                token = further
         except RowError:
             return
 
     def _write_again(self, node: Node, dirty: DirtyEntries, stored: set[bytes]) -> None:
-        """Marks entries that the rows lack as dirty. Those inside a server's token are in the row of its beginning."""
-        entry = node.scores
-        if entry is not None and b"" not in stored and not _is_inside(entry):
-            dirty.scores.setdefault(node, ScoreEntry(entry.top_k(), entry.run))
+        """Marks entries that the rows lack as dirty."""
+        if node.scores is not None and b"" not in stored:
+            dirty.scores.setdefault(node, node.scores)
         for question, answer in (node.answers or {}).items():
-            if answer.logprob != INSIDE and packed_question(question) not in stored:
+            if packed_question(question) not in stored:
                 dirty.answers.setdefault((node, question), answer)
 
     # entries that no rows have yet
-
-    def record(self) -> None:
-        """Marks all entries in memory, and new ones from now on, as dirty."""
-        with self._lock:
-            if self._dirty is None:
-                self._dirty = DirtyEntries()
-                for node in [*self._spare, *self._held]:
-                    if node.scores is not None:
-                        self._dirty.scores[node] = node.scores
-                    for question, answer in (node.answers or {}).items():
-                        self._dirty.answers[node, question] = answer
 
     @property
     def is_dirty(self) -> bool:
@@ -537,17 +583,20 @@ class TokenTree:
             if self._dirty is not None and len(dirty) + len(self._dirty) < MAX_WAITING:
                 self._dirty = dirty.over(self._dirty)
 
-    def batch(self, dirty: DirtyEntries, *, is_text: bool) -> RowBatch:
+    def batch(self, dirty: DirtyEntries) -> RowBatch:
         """Rows of dirty entries, in a transaction, with everything seen that others wrote. Drops entries that rest on
-        others which a refresh replaced meanwhile. `is_text`: they are of a server's text (S11)."""
+        others which a refresh replaced meanwhile."""
         assert self._rows is not None, "there is something to write to"
         with self._lock:
             self._check(dirty)
-            pieces = self._text_pieces(dirty) if is_text else _pieces(dirty)
-            for node, *_ in pieces:
+            values = [(node, b"", packed_scores(entry)) for node, entry in dirty.scores.items()]
+            values += [
+                (node, packed_question(question), packed_answer(answer))
+                for (node, question), answer in dirty.answers.items()
+            ]
+            for node, *_ in values:
                 node.row = self._rows.epoch
-            ways = {node: self._way_to(node) for node, *_ in pieces}
-            rows = [TreeRow(_path_hash(node), question, *ways[node], value) for node, question, value, _ in pieces]
+            rows = [TreeRow(_path_hash(node), asked, *self._way_to(node), value) for node, asked, value in values]
             for node in dirty.nodes:
                 node.looked = self._rows.epoch
             evicted = [node for node in dirty.scores if node.scores is None]
@@ -555,7 +604,7 @@ class TokenTree:
             for node in evicted:
                 node.looked = -1  # it is read from the rows when it is asked for
             replaced = [_path_hash(node) for node in dirty.replaced]
-            return RowBatch(rows, replaced, max((size for *_, size in pieces), default=1))
+            return RowBatch(rows, replaced, max(map(row_length, rows), default=1))
 
     def _check(self, dirty: DirtyEntries) -> None:
         """Drops entries at places that a refresh replaced after they were made."""
@@ -572,66 +621,6 @@ class TokenTree:
         dirty.drop(gone)
         for node in gone:
             self._drop(node)
-
-    def _text_pieces(self, dirty: DirtyEntries) -> list[Piece]:
-        """Rows of a server's text."""
-        return [*self._score_pieces(dirty), *self._answer_pieces(dirty)]
-
-    def _score_pieces(self, dirty: DirtyEntries) -> Iterator[Piece]:
-        covered: set[Node] = set()
-        inner = [node for node, entry in dirty.scores.items() if _is_inside(entry)]
-        for node, entry in dirty.scores.items():
-            if not _is_inside(entry):
-                yield from self._pieces(node, dirty, None, covered)
-        for node in sorted(inner, key=lambda node: node.number):
-            if node not in covered:
-                yield from self._pieces(node, dirty, None, covered)
-
-    def _answer_pieces(self, dirty: DirtyEntries) -> Iterator[Piece]:
-        covered: dict[Question, set[Node]] = {}
-        inner = [(node, question) for (node, question), answer in dirty.answers.items() if answer.logprob == INSIDE]
-        for (node, question), answer in dirty.answers.items():
-            if answer.logprob != INSIDE:
-                yield from self._pieces(node, dirty, question, covered.setdefault(question, set()))
-        for node, question in sorted(inner, key=lambda asked: asked[0].number):
-            if node not in covered.setdefault(question, set()):
-                yield from self._pieces(node, dirty, question, covered[question])
-
-    def _pieces(
-        self, node: Node, dirty: DirtyEntries, question: Question | None, covered: set[Node]
-    ) -> Iterator[Piece]:
-        """The rows of one token: of a server's long one there are several, each with at most `MAX_PIECE` tokens."""
-        while True:
-            first, onward, place = node, list[int](), node
-            entry = self._told(node, dirty, question)
-            following: Node | None = None
-            while True:
-                covered.add(place)
-                told = self._told(place, dirty, question)
-                assert told is not None, "a piece has entries"
-                token = told.token if isinstance(told, Answer) else told.top_k().ids.item(0)
-                below = self._child(place, token)
-                after = None if below is None else self._told(below, dirty, question)
-                if below is None or after is None or not _is_inside(after):
-                    break
-                if len(onward) + 1 == MAX_PIECE:
-                    following = below
-                    break
-                onward.append(after.token if isinstance(after, Answer) else after.top_k().ids.item(0))
-                place = below
-            if isinstance(entry, Answer):
-                assert question is not None, "answers have a question"
-                yield first, packed_question(question), packed_answer(entry, onward), 1 + len(onward)
-            elif entry is not None:
-                yield first, b"", packed_scores(entry.top_k(), onward), 1 + len(onward)
-            if following is None:
-                return
-            node = following
-
-    def _told(self, node: Node, dirty: DirtyEntries, question: Question | None) -> ScoreEntry | Answer | None:
-        if question is None:
-            return dirty.scores.get(node) or node.scores
-        return dirty.answers.get((node, question)) or (node.answers or {}).get(question)
 
     def _way_to(self, node: Node) -> tuple[int, bytes]:
         """The nearest place above a node with a row, or the root, and the tokens from there."""
@@ -749,7 +738,7 @@ class TokenTree:
         if entry is None or isinstance(entry.scores, TopK):
             return False
         self._count_scores(entry, -1)
-        node.scores = entry = ScoreEntry(entry.top_k(), entry.run)
+        node.scores = entry = entry._replace(scores=entry.top_k())
         self._count_scores(entry, 1)
         if self._dirty is not None and node in self._dirty.scores:
             self._dirty.scores[node] = entry
@@ -774,13 +763,6 @@ class TokenTree:
             self._entry_bytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
 
 
-def _pieces(dirty: DirtyEntries) -> list[Piece]:
-    """One row for each entry."""
-    scores = [(node, b"", packed_scores(entry.top_k(), ()), 1) for node, entry in dirty.scores.items()]
-    answers = dirty.answers.items()
-    return scores + [(node, packed_question(asked), packed_answer(answer, ()), 1) for (node, asked), answer in answers]
-
-
 def _path_hash(node: Node) -> int:
     way = []
     while not node.hash and node.parent is not None:
@@ -803,9 +785,3 @@ def _place_above(node: Node, row: TreeRow) -> Node | None:
     except RowError:
         return None
     return place
-
-
-def _is_inside(entry: ScoreEntry | Answer) -> bool:
-    if isinstance(entry, Answer):
-        return entry.logprob == INSIDE
-    return isinstance(entry.scores, TopK) and bool(entry.scores.logprobs[0] == INSIDE)

@@ -16,11 +16,11 @@ from zlib import crc32
 
 import numpy as np
 
-from lmql_lite.cache.entry import Answer, Question, ScoreEntry
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.nodes import Answer, Question, ScoreEntry
+from lmql_lite.cache.tokens.scores import TopK
 
 MAX_PIECE = 64
-"""Maximum number of tokens in one row: a longer token of a server has several rows. Bounds the look back (S11)."""
+"""Maximum number of bytes in one entry: a longer token of a server has several. Bounds the look back (S11)."""
 END = 256
 """Token of end-of-text in a server's text, whose other tokens are bytes."""
 TURNS = {"system": 257, "user": 258, "assistant": 259}
@@ -31,7 +31,7 @@ DIGEST = 263
 VOCABULARY = 1 << 28
 """Upper bound of the numbers in an entry of a server's text: bytes, marks, pieces of tokens, ids of tokens."""
 INSIDE = 1.0
-"""Mark in place of a log-probability: this token belongs to the same token of a server as the one before it."""
+"""Mark in place of a log-probability: this entry continues the server's token of the one before it."""
 GENERATION = 1 << 40
 """Numbers of refreshes in one file; the rows of a file that took its place count as newer."""
 _HEAD = struct.Struct("<fH")
@@ -60,7 +60,8 @@ def _checksum(fingerprint: str, vocabulary_size: int) -> int:
 
 class TreeRow(NamedTuple):
     """One entry. `place` and `parent` are hashes of paths, `tokens` lead from one to the other. `question` is empty for
-    scores. `refreshed` numbers the refresh that wrote the row; it grows with time, and is low for all other rows."""
+    scores. `refreshed` numbers the refresh that wrote the row; it grows with time, and is low for all other rows.
+    `vocabulary` is the number of tokens of its model, 0 where it is not known."""
 
     place: int
     question: bytes
@@ -68,6 +69,7 @@ class TreeRow(NamedTuple):
     tokens: bytes
     value: bytes
     refreshed: int = 0
+    vocabulary: int = 0
 
     def checksum(self, model: ModelName) -> int:
         """Checksum of everything that an answer depends on."""
@@ -113,16 +115,15 @@ def unpacked_tokens(data: bytes) -> Sequence[int]:
     return numbers
 
 
-def packed_scores(entry: TopK, onward: Sequence[int]) -> bytes:
-    """Value of a row of scores. `onward` are the further tokens that belong to the best one (S11)."""
-    head = _HEAD.pack(entry.rest, entry.ids.size)
-    ids, logprobs = entry.ids.astype("<i4", copy=False), entry.logprobs.astype("<f4", copy=False)
-    parts = (head, ids.tobytes(), logprobs.tobytes(), packed_tokens(onward) if onward else b"")
-    return b"".join(parts)
+def packed_scores(entry: ScoreEntry) -> bytes:
+    """Value of a row of scores."""
+    top = entry.top_k()
+    ids, logprobs = top.ids.astype("<i4", copy=False), top.logprobs.astype("<f4", copy=False)
+    return _HEAD.pack(top.rest, top.ids.size) + ids.tobytes() + logprobs.tobytes() + _packed_onward(entry.onward)
 
 
-def unpacked_scores(value: bytes, vocabulary_size: int) -> tuple[TopK, Sequence[int]]:
-    """The entry and its further tokens. Raises RowError."""
+def unpacked_scores(value: bytes, vocabulary_size: int) -> ScoreEntry:
+    """The entry, of run 0. Raises RowError."""
     if len(value) < _HEAD.size:
         raise RowError("scores are cut short")
     rest, size = _HEAD.unpack_from(value)
@@ -134,29 +135,37 @@ def unpacked_scores(value: bytes, vocabulary_size: int) -> tuple[TopK, Sequence[
     tokens = ids.tolist()
     if min(tokens) < 0 or (vocabulary_size and max(tokens) >= vocabulary_size):
         raise RowError("scores have a token that the model does not have")
-    onward: Sequence[int] = unpacked_tokens(value[end:]) if len(value) > end else ()
-    return TopK(
-        ids.astype(np.int32, copy=False), logprobs.astype(np.float32, copy=False), rest, vocabulary_size
-    ), onward
+    top = TopK(ids.astype(np.int32, copy=False), logprobs.astype(np.float32, copy=False), rest, vocabulary_size)
+    return ScoreEntry(top, 0, _unpacked_onward(value[end:]))
 
 
-def packed_answer(answer: Answer, onward: Sequence[int]) -> bytes:
-    """Value of a row of an answer; `onward` is that of `packed_scores`."""
-    return _ANSWER.pack(answer.token, answer.logprob) + (packed_tokens(onward) if onward else b"")
+def packed_answer(answer: Answer) -> bytes:
+    """Value of a row of an answer."""
+    return _ANSWER.pack(answer.token, answer.logprob) + _packed_onward(answer.onward)
 
 
-def unpacked_answer(value: bytes) -> tuple[Answer, Sequence[int]]:
-    """The answer, of run 0, and its further tokens. Raises RowError."""
+def unpacked_answer(value: bytes) -> Answer:
+    """The answer, of run 0. Raises RowError."""
     if len(value) < _ANSWER.size:
         raise RowError("an answer is cut short")
     token, logprob = _ANSWER.unpack_from(value)
-    onward: Sequence[int] = unpacked_tokens(value[_ANSWER.size :]) if len(value) > _ANSWER.size else ()
-    return Answer(token, logprob, 0), onward
+    return Answer(token, logprob, 0, _unpacked_onward(value[_ANSWER.size :]))
+
+
+def _packed_onward(onward: bytes) -> bytes:
+    return packed_tokens(onward) if onward else b""
+
+
+def _unpacked_onward(data: bytes) -> bytes:
+    try:
+        return bytes([*unpacked_tokens(data)]) if data else b""
+    except ValueError:
+        raise RowError("the end of a token is not bytes") from None
 
 
 def row_length(row: TreeRow) -> int:
     """Number of tokens in a row. Raises RowError."""
-    return 1 + len(unpacked_answer(row.value)[1] if row.question else unpacked_scores(row.value, 0)[1])
+    return len((unpacked_answer(row.value) if row.question else unpacked_scores(row.value, 0)).tokens)
 
 
 def packed_question(question: Question) -> bytes:
@@ -174,12 +183,6 @@ def unpacked_question(data: bytes) -> Question:
     if len(data) != 28:
         raise RowError("the question of an answer has a wrong length")
     return data[:16], int.from_bytes(data[16:24], "little"), int.from_bytes(data[24:], "little")
-
-
-@functools.lru_cache(1 << 10)
-def inside_entry(token: int, run: int) -> ScoreEntry:
-    """Entry of a byte inside a server's token. Most entries are of this kind, so all places share them."""
-    return ScoreEntry(TopK(np.array([token], np.int32), np.array([INSIDE], np.float32), 1.0, VOCABULARY), run)
 
 
 class RowBatch(NamedTuple):

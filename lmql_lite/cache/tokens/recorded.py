@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from lmql_lite.cache.entry import Answer
-from lmql_lite.cache.sampling import mix
-from lmql_lite.cache.token_text import BYTES, Vocabulary, after_beginning, spelled
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.cache.tree_rows import (
+from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
+from lmql_lite.cache.tokens.rows import (
     VOCABULARY,
     Epochs,
     ModelName,
@@ -36,6 +34,8 @@ from lmql_lite.cache.tree_rows import (
     unpacked_scores,
     unpacked_tokens,
 )
+from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import SCHEMA, LogWriter, line_of, read_lines
 
@@ -81,15 +81,16 @@ def line_of_row(stored: Stored, above: Sequence[int] = (), vocabulary: Vocabular
     asked: dict[str, Any]
     if row.question:
         question = unpacked_question(row.question)
-        answer, onward = unpacked_answer(row.value)
-        best, digest = answer.token, question if isinstance(question, bytes) else question[0]
+        answer = unpacked_answer(row.value)
+        best, onward, digest = answer.token, answer.onward, question if isinstance(question, bytes) else question[0]
         record["kind"] = "greedy"
         asked = {"question": digest.hex(), "token": best if best >= 0 else None, "logprob": _short(answer.logprob)}
         if not isinstance(question, bytes):
             record["kind"] = "sampled"
             asked |= {"seed": question[1], "index": question[2]}
     else:
-        scores, onward = unpacked_scores(row.value, 0)
+        entry = unpacked_scores(row.value, 0)
+        scores, onward = entry.top_k(), entry.onward
         best = scores.ids.item(0)
         record["kind"] = "top-k"
         asked = {"ids": scores.ids.tolist(), "logprobs": [*map(_short, scores.logprobs)], "rest": _short(scores.rest)}
@@ -107,7 +108,7 @@ def _stored(record: Mapping[str, Any]) -> Stored:
     """The row of a line. Raises KeyError, TypeError, ValueError and OverflowError."""
     model = ModelName(str(record["fingerprint"]), str(record["model"]), int(record["vocabulary"]))
     place, parent = int(record["place"], 16), int(record["parent"], 16)
-    tokens, onward = [int(each) for each in record["tokens"]], [int(each) for each in record.get("onward", ())]
+    tokens, onward = [int(each) for each in record["tokens"]], bytes(record.get("onward", ()))
     if reduce(mix, tokens, parent) != place:
         raise ValueError("the tokens do not lead to the place")
     question = b""
@@ -116,7 +117,7 @@ def _stored(record: Mapping[str, Any]) -> Stored:
         entry = TopK(np.array(record["ids"], np.int32), logprobs, _number(record["rest"]), 0)
         if entry.ids.shape != logprobs.shape:
             raise ValueError("it has other numbers of ids and of log-probabilities")
-        value = packed_scores(entry, onward)
+        value = packed_scores(ScoreEntry(entry, 0, onward))
         unpacked_scores(value, model.vocabulary_size)
     else:
         digest = bytes.fromhex(record["question"])
@@ -124,7 +125,7 @@ def _stored(record: Mapping[str, Any]) -> Stored:
         question = packed_question((digest, int(record["seed"]), int(record["index"])) if sampled else digest)
         unpacked_question(question)
         token = -1 if record["token"] is None else int(record["token"])
-        value = packed_answer(Answer(token, _number(record["logprob"]), 0), onward)
+        value = packed_answer(Answer(token, _number(record["logprob"]), 0, onward))
     return model, int(record.get("written") or 0), TreeRow(place, question, parent, packed_tokens(tokens), value)
 
 
@@ -169,7 +170,7 @@ class RecordedRows(Epochs):
         here = self._rows.setdefault(fingerprint, {}).setdefault(row.place, [])
         if any(known.question == row.question for known in here):
             return False
-        here.append(row)
+        here.append(row._replace(vocabulary=model.vocabulary_size))
         self._models[fingerprint] = model
         self._longest[fingerprint] = max(self._longest.get(fingerprint, 1), row_length(row))
         return True
@@ -187,10 +188,6 @@ class RecordedRows(Epochs):
     def longest(self, fingerprint: str) -> int:
         """The largest number of tokens in a row of a model; 1 if it has none."""
         return self._longest.get(fingerprint, 1)
-
-    def vocabulary(self, fingerprint: str) -> int:
-        """Number of tokens of a model whose rows were read."""
-        return self._models[fingerprint].vocabulary_size
 
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
         """The rows at places."""

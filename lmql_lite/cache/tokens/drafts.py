@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from weakref import ReferenceType, ref
 
-from lmql_lite.cache.entry import ROOT_TOKEN, Node
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Node
 
 LENGTH = 3
 """Number of last tokens that must be equal."""

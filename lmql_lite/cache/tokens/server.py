@@ -23,7 +23,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tree_rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow
+from lmql_lite.cache.tokens.rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow
 from lmql_lite.errors import CacheError
 from lmql_lite.store.redis_connection import RedisConnection
 
@@ -164,10 +164,6 @@ class TreeServer(Epochs):
         known = self._models.get(fingerprint)
         return 1 if known is None else known[1]
 
-    def vocabulary(self, fingerprint: str) -> int:
-        """Number of tokens of a model whose rows were read."""
-        return self._models[fingerprint][0].vocabulary_size
-
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
         """The rows at places, in one round trip. Damaged ones are left out."""
         known = self._models.get(fingerprint)
@@ -267,7 +263,8 @@ class TreeServer(Epochs):
         if len(value) >= _ROW.size:
             parent, run, _, tokens, size, checksum = _ROW.unpack_from(value)
             place, end = int(key.partition(b":")[0], 16), _ROW.size + tokens
-            row = TreeRow(place, question, parent, value[_ROW.size : end], value[end:], self._generation + run)
+            row = TreeRow(place, question, parent, value[_ROW.size : end], value[end:], self._generation + run,
+                          model.vocabulary_size)  # fmt: skip
             if len(row.value) == size and row.checksum(model) == checksum:
                 return row
         self._connection.notices.add(f"{self._connection.url} holds damaged rows, which are misses")

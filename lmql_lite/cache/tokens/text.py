@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lmql_lite.cache.tree_rows import END, MEDIA, TURNS, VOCABULARY
+from lmql_lite.cache.tokens.rows import END, MEDIA, TURNS, VOCABULARY
 
 Vocabulary = Sequence[bytes | None]
 """The bytes of every token id; None for ids without text."""

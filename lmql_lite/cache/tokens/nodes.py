@@ -1,15 +1,12 @@
-"""Nodes of a token tree, their entries, and the entries that no file holds yet."""
+"""Nodes of a token tree, and their entries."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import ReferenceType
 
-from lmql_lite.cache.scores import Scores
-from lmql_lite.cache.top_k import TopK
+from lmql_lite.cache.tokens.scores import Scores, TopK
 
 ROOT_TOKEN = -1
 
@@ -70,66 +67,44 @@ class Freed(NamedTuple):
 class ScoreEntry(NamedTuple):
     """Scores of a model, whole or their top k, and the run that asked for them first.
 
-    Runs count from 1; 0 stands for an entry from a file.
+    Runs count from 1; 0 stands for an entry from a file. `onward` are the further bytes of a server's token, whose
+    first one is the best token here (S11).
     """
 
     scores: Scores | TopK
     run: int
+    onward: bytes = b""
 
     def top_k(self) -> TopK:
         return self.scores if isinstance(self.scores, TopK) else self.scores.top_k()
+
+    @property
+    def logprob(self) -> float:
+        """Log-probability of the best token."""
+        return float(self.top_k().logprobs.item(0))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The best token and those after it."""
+        return (self.top_k().ids.item(0), *self.onward)
 
 
 class Answer(NamedTuple):
     """Token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
 
-    `logprob` is the model's raw natural log-probability of the token; `run` is that of `ScoreEntry`.
+    `logprob` is the model's raw natural log-probability of the token; `run` and `onward` are those of `ScoreEntry`.
     """
 
     token: int
     logprob: float
     run: int
+    onward: bytes = b""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The token and those after it."""
+        return (self.token, *self.onward)
 
 
 Question = bytes | tuple[bytes, int, int]
 """Key of an answer: for a greedy one a digest of 16 bytes, for a sampled one (digest, seed, index)."""
-
-
-@dataclass(slots=True)
-class DirtyEntries:
-    """Entries that were added to a tree and that no file holds yet, each kind in the order of arrival.
-
-    At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
-    `since` is the epoch of the file in which the first of them may have been made.
-    """
-
-    scores: dict[Node, ScoreEntry] = field(default_factory=dict)
-    answers: dict[tuple[Node, Question], Answer] = field(default_factory=dict)
-    replaced: set[Node] = field(default_factory=set)
-    since: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.scores or self.answers)
-
-    def __len__(self) -> int:
-        return len(self.scores) + len(self.answers)
-
-    @property
-    def nodes(self) -> list[Node]:
-        """The node of each entry: of scores, then of answers."""
-        return [*self.scores, *(node for node, _ in self.answers)]
-
-    def drop(self, nodes: Set[Node]) -> None:
-        """Removes the entries of these nodes, which are superseded."""
-        self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
-        self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}
-
-    def over(self, newer: DirtyEntries) -> DirtyEntries:
-        """These entries, which could not be written, and newer ones; the first of several counts."""
-        self.drop(newer.replaced)
-        return DirtyEntries(
-            self.scores | {node: entry for node, entry in newer.scores.items() if node not in self.scores},
-            self.answers | {asked: answer for asked, answer in newer.answers.items() if asked not in self.answers},
-            self.replaced | newer.replaced,
-            self.since,
-        )

@@ -1,8 +1,8 @@
 """Byte tree: the token tree of a server's text. Nodes are bytes, so that an answer is found however a prompt divides
-the same text into parts (S11). An entry of a node is the next byte.
+the same text into parts (S11). An entry is at the first byte of a server's token, and has the whole token.
 
-Such an entry is a `TopK` whose first token is the first byte of the server's token. The id of that token and its
-alternatives follow, if the server reported them; walks by bytes never reach those.
+Such an entry is a `TopK` whose first token is the first byte. The id of the server's token and its alternatives follow,
+if the server reported them; walks by bytes never reach those.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lmql_lite.cache.entry import Answer, Node, ScoreEntry
-from lmql_lite.cache.sampling import is_greedy
-from lmql_lite.cache.token_tree import TokenTree
-from lmql_lite.cache.top_k import TopK
-from lmql_lite.cache.tree_rows import DIGEST as DIGEST
-from lmql_lite.cache.tree_rows import END as END
-from lmql_lite.cache.tree_rows import INSIDE, inside_entry
-from lmql_lite.cache.tree_rows import MEDIA as MEDIA
-from lmql_lite.cache.tree_rows import TURNS as TURNS
-from lmql_lite.cache.tree_rows import VOCABULARY as VOCABULARY
+from lmql_lite.cache.tokens.draws import is_greedy
+from lmql_lite.cache.tokens.nodes import Answer, Node, Question, ScoreEntry
+from lmql_lite.cache.tokens.rows import DIGEST as DIGEST
+from lmql_lite.cache.tokens.rows import END as END
+from lmql_lite.cache.tokens.rows import INSIDE, MAX_PIECE
+from lmql_lite.cache.tokens.rows import MEDIA as MEDIA
+from lmql_lite.cache.tokens.rows import TURNS as TURNS
+from lmql_lite.cache.tokens.rows import VOCABULARY as VOCABULARY
+from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 
@@ -52,6 +52,13 @@ class CacheKey:
     question: bytes | None = None
     seed: int | None = None
     index: int = 0
+
+    @property
+    def asked(self) -> Question | None:
+        """The question as the token tree has it; None for its scores."""
+        if self.question is None or self.seed is None:
+            return self.question
+        return self.question, self.seed, self.index
 
     @staticmethod
     def of(condition: bytes, sampling: Sampling) -> CacheKey:
@@ -86,7 +93,6 @@ class KnownToken:
 
     `logprob` is None if it was not reported; `run` is that of `ScoreEntry`. `inside`: the bytes are the end of a longer
     token, and the server was never asked for a token at this place. `key` is the question that the token answers.
-    `behind` is the node after the token, if it is known.
     """
 
     data: bytes
@@ -94,11 +100,10 @@ class KnownToken:
     run: int
     inside: bool = False
     key: CacheKey = CacheKey()
-    behind: Node | None = None
 
     def within(self, data: bytes) -> KnownToken:
         """The part of the token with these bytes, which begin it."""
-        return self if data == self.data else replace(self, data=data, behind=None)
+        return replace(self, data=data)
 
     @property
     def ends(self) -> bool:
@@ -159,29 +164,24 @@ class ByteTree:
 
         Known entries stay (S6). Ids and alternatives are stored with plain answers, else remembered for a while.
         """
-        if key.question is not None:
-            return self._append_answers(node, tokens, key, run)
         path: list[int] = []
-        entries: list[ScoreEntry] = []
+        begins: list[int] = []
+        entries: dict[int, ScoreEntry | Answer] = {}
         for token in tokens:
-            first, *inner = token.data or (END,)
-            path += first, *inner
-            entries.append(ScoreEntry(_entry(first, _stored(token.logprob), token.token, token.alternatives), run))
-            entries += [inside_entry(byte, run) for byte in inner]
-        return self.tree.add_path(node, path, entries)
-
-    def _append_answers(self, node: Node, tokens: Sequence[TokenRecord], key: CacheKey, run: int) -> list[Node]:
-        nodes: list[Node] = []
-        self.tree.pin(self.tree.extend_path(node, [byte for token in tokens for byte in token.data or (END,)]))
-        for token in tokens:
-            if token.data:
-                self._note(node, key, token.token, token.alternatives)
-            logprob = _stored(token.logprob)
-            for byte in token.data or (END,):
-                self._add(node, key, Answer(byte, logprob, run))
-                node = self.tree.extend(node, byte)
-                nodes.append(node)
-                logprob = INSIDE
+            begins.append(len(path))
+            logprob, number, others = _stored(token.logprob), token.token, token.alternatives
+            for at in range(0, len(token.data) or 1, MAX_PIECE):
+                first, *inner = token.data[at : at + MAX_PIECE] or (END,)
+                if key.question is None:
+                    entries[len(path)] = ScoreEntry(_entry(first, logprob, number, others), run, bytes(inner))
+                else:
+                    entries[len(path)] = Answer(first, logprob, run, bytes(inner))
+                path += first, *inner
+                logprob, number, others = INSIDE, None, ()
+        nodes = self.tree.add_path(node, path, entries, key.asked)
+        if key.question is not None:
+            for begin, token in zip(begins, tokens, strict=True):
+                self._note(nodes[begin - 1] if begin else node, key, token.token, token.alternatives)
         return nodes
 
     def _note(self, node: Node, key: CacheKey, token: int | None, others: Alternatives) -> None:
@@ -194,35 +194,26 @@ class ByteTree:
     def read(self, node: Node, keys: Sequence[CacheKey]) -> KnownToken | None:
         """Token after `node`, under the first of these keys that has one; None for a miss."""
         for key in keys:
-            found = self._plain(node) if key.question is None else self._answered(node, key)
+            found = self.tree.entry_around(node, key.asked)
             if found is not None:
-                tokens, logprob, run, behind = found
-                data = b"" if tokens[0] == END else bytes(tokens)
+                entry, before = found
+                data = b"" if entry.tokens[0] == END else self._from(node, entry, before, key)
+                logprob = INSIDE if before else entry.logprob
                 reported = None if logprob in (UNREPORTED, INSIDE) else logprob
-                return KnownToken(data, reported, run, logprob == INSIDE, key, behind)
+                return KnownToken(data, reported, entry.run, logprob == INSIDE, key)
         return None
 
-    def _plain(self, node: Node) -> tuple[list[int], float, int, Node | None] | None:
-        """Bytes of one token or end-of-text, its log-probability, the run that requested it, and the node after it."""
-        found = self.tree.best_path(node, INSIDE)
-        if found is None:
-            return None
-        entry, tokens, behind = found
-        assert isinstance(entry.scores, TopK), "servers report no whole scores"
-        return tokens, entry.scores.logprobs.item(0), entry.run, behind
-
-    def _answered(self, node: Node, key: CacheKey) -> tuple[list[int], float, int, Node | None] | None:
-        first = answer = self._answer(node, key)
-        if first is None:
-            return None
-        tokens = []
-        while answer is not None and (answer is first or answer.logprob == INSIDE):
-            tokens.append(answer.token)
-            if answer.token == END:
+    def _from(self, node: Node, entry: ScoreEntry | Answer, before: int, key: CacheKey) -> bytes:
+        """Bytes of a token from `node` on, also those in further entries of a long one."""
+        data = bytes(entry.tokens[before:])
+        while len(entry.tokens) == MAX_PIECE:
+            node = self.tree.extend_path(node, entry.tokens[before:])
+            following = self.tree.entry_around(node, key.asked)
+            if following is None or following[1] or following[0].logprob != INSIDE:
                 break
-            node = self.tree.extend(node, answer.token)
-            answer = self._answer(node, key)
-        return tokens, first.logprob, first.run, node
+            entry, before = following
+            data += bytes(entry.tokens)
+        return data
 
     def details(self, node: Node, known: KnownToken) -> tuple[int | None, Alternatives | None]:
         """Id and alternatives of a token after `node`; each is None if it is not known, or no longer."""
@@ -230,21 +221,8 @@ class ByteTree:
         if key.question is not None:
             token, others = self._notes.get((self.tree.path_hash(node), key), (None, None))
             return token, others
-        entry = self.tree.scores(node)
-        return _details(entry.scores) if entry is not None and isinstance(entry.scores, TopK) else (None, None)
-
-    def _add(self, node: Node, key: CacheKey, answer: Answer) -> None:
-        assert key.question is not None, "plain answers are scores"
-        if key.seed is None:
-            self.tree.add_greedy_answer(node, key.question, answer)
-        else:
-            self.tree.add_sampled_answer(node, key.question, key.seed, key.index, answer)
-
-    def _answer(self, node: Node, key: CacheKey) -> Answer | None:
-        assert key.question is not None, "plain answers are scores"
-        if key.seed is None:
-            return self.tree.greedy_answer(node, key.question)
-        return self.tree.sampled_answer(node, key.question, key.seed, key.index)
+        entry = None if known.inside else self.tree.scores(node)
+        return _details(entry.top_k()) if entry is not None else (None, ())
 
 
 def _stored(logprob: float | None) -> float:

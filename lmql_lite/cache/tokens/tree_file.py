@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tree_rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow, signed, unsigned
+from lmql_lite.cache.tokens.rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow, signed, unsigned
 from lmql_lite.errors import CacheError
 from lmql_lite.store.database import COMPANIONS, is_on_network, set_aside
 
@@ -94,8 +94,6 @@ class TreeFile(Epochs):
         self._seen: tuple[int, int] | None = None
         """Version of the file and SQLite's number of changes, in this epoch."""
         self._models: dict[str, tuple[int, ModelName, int]] = {}
-        self._vocabularies: dict[str, int] = {}
-        """Those of all models whose rows were read, also of a file that was replaced since."""
         self.damaged: set[int] = set()
         """Numbers of rows with a wrong checksum."""
         self._used: set[int] = set()
@@ -329,10 +327,6 @@ class TreeFile(Epochs):
         rows = (self._row(model[1], each) for each in found)
         return [row for row in rows if row is not None and row.place in wanted]
 
-    def vocabulary(self, fingerprint: str) -> int:
-        """Number of tokens of a model whose rows were read."""
-        return self._vocabularies[fingerprint]
-
     def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]:
         """The place and the tokens from there to the next row, for the rows below places, oldest first. Reads the whole
         file."""
@@ -406,7 +400,8 @@ class TreeFile(Epochs):
             return None
         run, refreshes = found[7:]
         self._used.add(run)
-        return row._replace(refreshed=self._generation + (run if refreshes else 0))
+        refreshed = self._generation + (run if refreshes else 0)
+        return row._replace(refreshed=refreshed, vocabulary=model.vocabulary_size)
 
     def _model(self, database: sqlite3.Connection, fingerprint: str) -> tuple[int, ModelName, int] | None:
         known = self._models.get(fingerprint)
@@ -419,7 +414,6 @@ class TreeFile(Epochs):
             number, name, vocabulary, longest = found
             shown = ModelName(fingerprint, name.decode("utf-8", "replace"), vocabulary)
             known = self._models[fingerprint] = number, shown, longest
-            self._vocabularies[fingerprint] = vocabulary
         return known
 
     def _note_damage(self) -> None:

@@ -1,0 +1,630 @@
+"""Whole `.tokens` files, for the tools that work on files: their contents as a tree of paths; files that are compacted,
+cleared, merged and made."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, Question, ScoreEntry
+from lmql_lite.cache.tokens.recorded import Stored, is_recording, read_recording
+from lmql_lite.cache.tokens.rows import (
+    ModelName,
+    RowError,
+    TreeRow,
+    packed_tokens,
+    row_length,
+    signed,
+    unpacked_answer,
+    unpacked_question,
+    unpacked_scores,
+    unpacked_tokens,
+    unsigned,
+)
+from lmql_lite.cache.tokens.server import TreeServer, is_redis_url
+from lmql_lite.cache.tokens.text import visible
+from lmql_lite.cache.tokens.tree_file import (
+    TreeFile,
+    file_bytes,
+    is_busy,
+    is_damage,
+    reason,
+    remove_companions,
+    stored_models,
+    stored_row,
+)
+from lmql_lite.cache.tokens.version_2 import is_version_2, read_version_2
+from lmql_lite.errors import CacheError
+
+
+class StoredPlace:
+    """A place in a tree of paths, with its entries."""
+
+    __slots__ = ("below", "entries", "parent", "token")
+
+    def __init__(self, parent: StoredPlace | None, token: int) -> None:
+        self.parent = parent
+        self.token = token
+        self.below: dict[int, StoredPlace] = {}
+        self.entries: list[StoredEntry] = []
+
+    def extended(self, tokens: Iterable[int]) -> StoredPlace:
+        """The place to which tokens lead."""
+        place = self
+        for token in tokens:
+            below = place.below.get(token)
+            place = place.below.setdefault(token, StoredPlace(place, token)) if below is None else below
+        return place
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        tokens: list[int] = []
+        place: StoredPlace | None = self
+        while place is not None and place.parent is not None:
+            tokens.append(place.token)
+            place = place.parent
+        return tuple(reversed(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry: scores, or the answer to a question. `written` is the time of writing in Unix seconds, 0 if not
+    known."""
+
+    place: StoredPlace = field(repr=False)
+    question: Question | None
+    value: ScoreEntry | Answer
+    written: int
+
+    @property
+    def kind(self) -> str:
+        if self.question is None:
+            return "top-k"
+        return "greedy" if isinstance(self.question, bytes) else "sampled"
+
+
+@dataclass(slots=True)
+class ModelEntries:
+    """Entries of one model, in the order of writing, and the tree of their paths."""
+
+    model: ModelName
+    root: StoredPlace = field(default_factory=lambda: StoredPlace(None, ROOT_TOKEN))
+    entries: list[StoredEntry] = field(default_factory=list)
+
+    def add(self, path: StoredPlace, row: TreeRow, written: int) -> None:
+        """Adds the entry of a row. Raises RowError."""
+        found: ScoreEntry | Answer
+        if row.question:
+            found, question = unpacked_answer(row.value), unpacked_question(row.question)
+        else:
+            found, question = unpacked_scores(row.value, self.model.vocabulary_size), None
+        entry = StoredEntry(path, question, found, written)
+        if found.onward:
+            path.extended(found.tokens[:-1])
+        path.entries.append(entry)
+        self.entries.append(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """Readable contents of a file, and sentences about damage."""
+
+    bytes: int
+    damage: tuple[str, ...]
+    by_model: dict[str, ModelEntries]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.damage
+
+    @property
+    def models(self) -> tuple[ModelName, ...]:
+        return tuple(one.model for one in self.by_model.values())
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes without the roots."""
+        return sum(sum(1 for _ in places_below(one.root)) for one in self.by_model.values())
+
+    def count(self, kind: str) -> int:
+        """Number of entries of a kind."""
+        return sum(entry.kind == kind for one in self.by_model.values() for entry in one.entries)
+
+
+def places_below(root: StoredPlace) -> Iterator[StoredPlace]:
+    waiting = list(root.below.values())
+    while waiting:
+        place = waiting.pop()
+        waiting += place.below.values()
+        yield place
+
+
+def stored_rows(path: str | os.PathLike[str]) -> tuple[list[Stored], int, list[str]]:
+    """The rows of a file, a recording, or the server of a `redis://` URL, its bytes, and sentences about damage.
+    Blocks. Raises CacheError if the file cannot be read or is not a `.tokens` file."""
+    if is_redis_url(path):
+        server = TreeServer(str(path))
+        try:
+            rows = list(server.stored())
+            return rows, sum(len(row.value) + len(row.tokens) for *_, row in rows), list(server.notices)
+        finally:
+            server.close()
+    given = Path(path)
+    check_there(given)
+    if is_version_2(given):
+        return read_version_2(given)
+    if is_recording(given):
+        rows, lines = read_recording(given)
+        return rows, given.stat().st_size, [f"{lines:,} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
+    file = TreeFile(given, reads_only=True)
+    file.open()
+    try:
+        rows = list(file.stored())
+        return rows, given.stat().st_size, [*file.notices, *file.problems()]
+    finally:
+        file.close()
+
+
+def read_file(path: str | os.PathLike[str]) -> FileContents:
+    """Contents of a whole file or of the rows on a server; errors as in `stored_rows`."""
+    rows, size, damage = stored_rows(path)
+    found: dict[str, ModelEntries] = {}
+    places: dict[tuple[str, int], StoredPlace] = {}
+    waiting = rows
+    while waiting:
+        later: list[Stored] = []
+        for stored in waiting:
+            model, written, row = stored
+            entries = found.setdefault(model.fingerprint, ModelEntries(model))
+            above = entries.root if not row.parent else places.get((model.fingerprint, row.parent))
+            if above is None:  # what it continues was written again later
+                later.append(stored)
+                continue
+            try:
+                place = above.extended(unpacked_tokens(row.tokens))
+                entries.add(place, row, written)
+            except RowError as error:
+                damage.append(f"an entry of {model.name}: {error}")
+                continue
+            places[model.fingerprint, row.place] = place
+        if len(later) == len(waiting):
+            break
+        waiting = later
+    return FileContents(size, tuple(damage), found)
+
+
+def check_there(path: Path) -> None:
+    """Raises CacheError for a file that is missing."""
+    if path.is_dir():
+        raise CacheError(f"{path} is a directory", hint=f"name a file in it: {path / 'cache.tokens'}")
+    try:
+        is_there = path.exists()
+    except (OSError, ValueError):
+        is_there = False
+    if not is_there:
+        raise CacheError(
+            f"there is no file {path}", hint=f"check the name, or create the file: lq run QUERY --cache {path}"
+        )
+    if not path.is_file():
+        raise CacheError(f"{path} is a device, pipe or socket", hint="name a file")
+
+
+# models
+
+
+def fingerprint_shown(fingerprint: str) -> str:
+    """A short form of a fingerprint that distinguishes models: `demo:2c075f5c`."""
+    kind, colon, digest = fingerprint.rpartition(":")
+    return visible(kind + colon + digest[:8])
+
+
+def model_shown(model: ModelName) -> str:
+    """Name and fingerprint of a model. The name is escaped, because a file may come from anywhere."""
+    return f"{visible(model.name)} ({fingerprint_shown(model.fingerprint)})"
+
+
+def chosen(models: Sequence[ModelName], wanted: str | None) -> tuple[ModelName, ...]:
+    """The models with this name, or with a fingerprint that begins so; None means all.
+
+    A name may belong to several models, because a changed model keeps its name. Raises CacheError if there is no such
+    model, or if several fingerprints begin so.
+    """
+    if wanted is None:
+        return tuple(models)
+    named = tuple(model for model in models if model.name == wanted)
+    if named:
+        return named
+    fitting = tuple(
+        model
+        for model in models
+        if wanted and (model.fingerprint.startswith(wanted) or model.fingerprint.rpartition(":")[2].startswith(wanted))
+    )
+    if len(fitting) > 1:
+        several = ", ".join(fingerprint_shown(model.fingerprint) for model in fitting)
+        raise CacheError(f"{wanted!r} begins several fingerprints: {several}", hint="write more of the fingerprint")
+    if not fitting:
+        known = ", ".join(model_shown(model) for model in models)
+        raise CacheError(
+            f"the file has no entries of a model {wanted!r}", hint=f"it knows {known}" if known else "it is empty"
+        )
+    return fitting
+
+
+# a summary for people
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Numbers of entries, by kind."""
+
+    topks: int
+    greedy: int
+    sampled: int
+
+    @property
+    def total(self) -> int:
+        return self.topks + self.greedy + self.sampled
+
+    def plus(self, other: Count) -> Count:
+        return Count(self.topks + other.topks, self.greedy + other.greedy, self.sampled + other.sampled)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens that follow each other without a branch. The first stretch begins at the root and may have no tokens.
+
+    `parent` is the index of the stretch that it branches off from, None for the first; `depth` is the number of
+    branches that lead here. `here` and `below` count entries after its tokens and in the stretches under it. `hidden`
+    counts the child stretches that are left out.
+    """
+
+    parent: int | None
+    depth: int
+    tokens: tuple[int, ...]
+    here: Count
+    below: Count
+    hidden: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """A stretch while the tree is surveyed."""
+
+    above: _Part | None
+    level: int
+    tokens: list[int]
+    here: Count = Count(0, 0, 0)
+    below: Count = Count(0, 0, 0)
+    parts: list[_Part] = field(default_factory=list)
+    number: int = -1
+
+
+def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
+    """The stretches of a tree, parents before children, and siblings by their number of entries, most first.
+
+    At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
+    """
+    parts = [_Part(None, 0, [])]
+    waiting = [(known.root, parts[0])]
+    while waiting:
+        place, part = waiting.pop()
+        while True:
+            kinds = [entry.kind for entry in place.entries]
+            part.here = part.here.plus(Count(kinds.count("top-k"), kinds.count("greedy"), kinds.count("sampled")))
+            if len(place.below) != 1:
+                break
+            (place,) = place.below.values()
+            part.tokens.append(place.token)
+        for below in place.below.values():
+            part.parts.append(_Part(part, part.level + 1, [below.token]))
+            waiting.append((below, part.parts[-1]))
+        parts += part.parts
+    for part in sorted(parts, key=lambda part: -part.level):
+        if part.above is not None:
+            part.above.below = part.above.below.plus(part.here.plus(part.below))
+    for part in parts:
+        part.parts.sort(key=_weight)
+    shown = _shown(parts[0], depth, limit)
+    found: list[Stretch] = []
+    order = [parts[0]]
+    while order:
+        part = order.pop()
+        part.number = len(found)
+        inner = [each for each in part.parts if id(each) in shown]
+        order += reversed(inner)
+        parent = None if part.above is None else part.above.number
+        hidden = len(part.parts) - len(inner)
+        found.append(Stretch(parent, part.level, tuple(part.tokens), part.here, part.below, hidden))
+    return found
+
+
+def _weight(part: _Part) -> int:
+    return -(part.here.total + part.below.total)
+
+
+def _shown(first: _Part, depth: int | None, limit: int | None) -> set[int]:
+    """The stretches with most entries in and below them. A parent never has fewer than its children."""
+    shown: set[int] = set()
+    best = [(0, 0, first)]
+    count = 1
+    while best and (limit is None or len(shown) < limit):
+        _, _, part = heapq.heappop(best)
+        shown.add(id(part))
+        if depth is None or part.level < depth:
+            for each in part.parts:
+                heapq.heappush(best, (_weight(each), count, each))
+                count += 1
+    return shown
+
+
+# files changed: compacted, cleared
+
+DAY_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class FileSize:
+    """Bytes of a file, and number of its entries."""
+
+    bytes: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Sizes of a file before and after. `was_damaged`: unreadable parts were dropped."""
+
+    before: FileSize
+    after: FileSize
+    was_damaged: bool
+
+
+def compacted(
+    path: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    older_than_days: float | None = None,
+    max_bytes: int | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Rewritten:
+    """Removes damaged entries and free pages of a file.
+
+    Entries older than `older_than_days` are dropped, then the least recently used runs until the file fits into
+    `max_bytes`. With `model` (see `chosen`) only entries of that model are dropped. Blocks. Raises CacheError if the
+    file cannot be used, rewritten, or made that small.
+    """
+
+    def change(database: sqlite3.Connection) -> None:
+        mine = _numbers(database, model)
+        if older_than_days is not None:
+            oldest = clock() - older_than_days * DAY_SECONDS
+            _drop(database, mine, "SELECT id FROM run WHERE written < ?", oldest)
+        while max_bytes is not None and file_bytes(database) > max_bytes:
+            used = database.execute(
+                f"SELECT min(used) FROM run WHERE id IN (SELECT run FROM entry WHERE model IN ({mine}))"
+            ).fetchone()[0]
+            if used is None:
+                left = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+                if left:
+                    raise CacheError(
+                        f"{path} cannot be made smaller than {file_bytes(database):,} bytes, the size of the other "
+                        "models' entries",
+                        hint="nothing was changed; allow more bytes, or leave the model out",
+                    )
+                break
+            _drop(database, mine, "SELECT id FROM run WHERE used = ?", used)
+
+    return _changed(path, change)
+
+
+def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewritten:
+    """Removes all entries of a file, or those of a model (see `chosen`). Blocks; errors as in `compacted`."""
+
+    def change(database: sqlite3.Connection) -> None:
+        mine = _numbers(database, model)
+        database.execute(f"DELETE FROM entry WHERE model IN ({mine})")
+        database.execute(f"DELETE FROM model WHERE id IN ({mine})")
+
+    return _changed(path, change)
+
+
+def _numbers(database: sqlite3.Connection, wanted: str | None) -> str:
+    """Numbers of the models that are meant (see `chosen`), as a list in SQL."""
+    found = {model: number for number, model in stored_models(database).items()}
+    return ", ".join(str(found[each]) for each in chosen(list(found), wanted))
+
+
+def _drop(database: sqlite3.Connection, models: str, runs: str, *values: object) -> None:
+    """Removes the entries of models and runs. Entries that continue them get the whole way from what is left."""
+    database.execute("CREATE TEMP TABLE IF NOT EXISTS gone (id INTEGER PRIMARY KEY)")
+    database.execute("DELETE FROM gone")
+    database.execute(f"INSERT INTO gone SELECT id FROM entry WHERE model IN ({models}) AND run IN ({runs})", values)
+    orphans = database.execute(
+        """SELECT id, model, place, question, parent, tokens, value FROM entry AS one
+        WHERE parent != 0 AND id NOT IN gone AND (
+            SELECT min(above.id IN gone) FROM entry AS above
+            WHERE above.place = one.parent AND above.model = one.model)"""
+    )
+    names = stored_models(database)
+    for number, model, *columns in orphans.fetchall():
+        row = stored_row(columns)
+        if row is None:
+            continue
+        tokens, parent = [*unpacked_tokens(row.tokens)], row.parent
+        while parent:
+            above = database.execute(
+                "SELECT parent, tokens, id IN gone FROM entry WHERE place = ? AND model = ? ORDER BY 3 LIMIT 1",
+                (signed(parent), model),
+            ).fetchone()
+            if above is None or not above[2]:
+                break
+            parent, tokens = unsigned(above[0]), [*unpacked_tokens(above[1]), *tokens]
+        row = row._replace(parent=parent, tokens=packed_tokens(tokens))
+        database.execute(
+            "UPDATE entry SET parent = ?, tokens = ?, checksum = ? WHERE id = ?",
+            (signed(parent), row.tokens, row.checksum(names[model]), number),
+        )
+    database.execute("DELETE FROM entry WHERE id IN gone")
+
+
+def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection], None]) -> Rewritten:
+    """Changes a file in one transaction, and frees what is not used. Damaged entries go."""
+    if is_redis_url(path):
+        raise CacheError(
+            f"{path} is on a server, where files cannot be changed",
+            hint="copy it to a file: lq cache merge URL -o x.tokens",
+        )
+    check_there(Path(path))
+    before = FileSize(os.stat(path).st_size, 0)
+    file = TreeFile(Path(path), durable=True)
+    file.open()
+    try:
+        if file.notices and file.writable:
+            raise CacheError(file.notices[0], hint="nothing else was changed")
+        if not before.bytes:
+            return Rewritten(before, before, was_damaged=False)
+        kept = list(file.stored())
+        was_damaged = bool(file.problems() or file.notices)
+        if file.unreadable or not file.is_intact():
+            was_damaged = True
+            file = _rebuilt(file, Path(path), kept)
+        try:
+            entries = _applied(file, change)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            was_damaged = True
+            file = _rebuilt(file, Path(path), kept)
+            entries = _applied(file, change)
+        before = FileSize(before.bytes, entries.before)
+        return Rewritten(before, FileSize(os.stat(path).st_size, entries.after), was_damaged)
+    except (sqlite3.Error, OSError) as error:
+        raise CacheError(f"{path} could not be changed ({reason(error)})", hint="nothing was changed") from error
+    except CacheError as error:
+        if error.hint is None:
+            raise CacheError(error.message, hint="nothing was changed") from error
+        raise
+    finally:
+        file.close()
+
+
+class _Entries(NamedTuple):
+    """Numbers of entries."""
+
+    before: int
+    after: int
+
+
+def _applied(file: TreeFile, change: Callable[[sqlite3.Connection], None]) -> _Entries:
+    with file.transaction() as database:
+        database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
+        before = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+        change(database)
+        database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
+        database.execute("UPDATE state SET version = version + 1")
+        after = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+    database.execute("VACUUM")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return _Entries(before, after)
+
+
+def _rebuilt(file: TreeFile, path: Path, rows: Iterable[Stored]) -> TreeFile:
+    """The file, with these rows only, opened again."""
+    file.close()
+    _rebuild(path, rows)
+    file = TreeFile(path, durable=True)
+    file.open()
+    return file
+
+
+def _rebuild(path: Path, rows: Iterable[Stored]) -> None:
+    """Replaces a file of which some pages cannot be read by one with the rows that can. Raises CacheError while another
+    process has it open."""
+    beside = path.with_name(f".{path.name}.rebuilt")
+    with suppress(FileNotFoundError):
+        beside.unlink()
+    write_new(beside, rows)
+    try:
+        old = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+        try:
+            old.execute("PRAGMA journal_mode = DELETE").fetchone()
+        finally:
+            old.close()  # Windows replaces no open file
+        os.replace(beside, path)
+    except (sqlite3.Error, OSError) as error:
+        if is_busy(error) or isinstance(error, PermissionError):
+            raise CacheError(
+                f"{path} is damaged, and another process has it open", hint="try again when no run uses it"
+            ) from error
+        raise CacheError(
+            f"{path} is damaged, and cannot be replaced ({reason(error)})",
+            hint=f"write what can be read to a new file: lq cache merge {path} -o new.tokens",
+        ) from error
+    finally:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+
+
+# new files
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Joint rows of several files. `damaged` names the partly unreadable ones."""
+
+    rows: list[Stored]
+    damaged: tuple[str, ...]
+
+    @property
+    def models(self) -> int:
+        return len({model.fingerprint for model, *_ in self.rows})
+
+
+def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "last"] = "first") -> Merged:
+    """Joint rows of several files, which stay unchanged. For equal questions, the file named first (or last) counts.
+    Blocks. Raises CacheError if a file cannot be read."""
+    found: dict[tuple[str, int, bytes], Stored] = {}
+    damaged: list[str] = []
+    for path in paths if prefer == "first" else paths[::-1]:
+        rows, _, damage = stored_rows(path)
+        if damage:
+            damaged.append(str(path))
+        for model, written, row in rows:
+            found.setdefault((model.fingerprint, row.place, row.question), (model, written, row))
+    return Merged(list(found.values()), tuple(damaged))
+
+
+def write_new(path: str | os.PathLike[str], rows: Iterable[Stored]) -> None:
+    """Writes a new file. Blocks. Raises CacheError if the name is taken."""
+    place = Path(path)
+    try:
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except FileExistsError:
+        raise CacheError(f"{path} exists, and is not overwritten", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise CacheError(f"{path} cannot be created ({error.strerror})", hint="check that its folder exists") from None
+    file, is_written = TreeFile(place, durable=True), False
+    try:
+        file.open()
+        groups: dict[tuple[ModelName, int], list[TreeRow]] = {}
+        for model, written, row in rows:
+            groups.setdefault((model, written), []).append(row)
+        with file.transaction() as database:
+            for (model, written), group in sorted(groups.items(), key=lambda each: each[0][1]):
+                file.add(database, model, group, written, max(map(row_length, group)))
+        is_written = True
+    except (sqlite3.Error, OSError) as error:
+        raise CacheError(f"{path} could not be written ({reason(error)})", hint="no file was left") from error
+    finally:
+        file.close()
+        if not is_written:
+            remove_companions(place)
+            with suppress(FileNotFoundError):
+                place.unlink()
