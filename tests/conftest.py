@@ -72,7 +72,7 @@ SLOW = (
     "cache/kv",
     "cache/responses/test_runs.py",
     "cache/responses/test_response_faults.py",
-    "cache/test_any_order.py",
+    "cache/tokens/test_any_order.py",
     "cache/test_encoder.py",
     "constraints/test_json.py",
     "constraints/test_products.py",

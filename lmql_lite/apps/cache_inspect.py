@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import click
 from lmql_lite.apps.terminal import counted, note, reporting, write, write_object, written_ago
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.tokens.inspect import Count, ModelEntries, Stretch
+    from lmql_lite.cache.tokens.inspect import ModelEntries, Stretch
     from lmql_lite.cache.tokens.rows import ModelName
     from lmql_lite.cache.tokens.text import Vocabulary
 
@@ -19,6 +21,7 @@ WIDTH = 90
 """Characters of a stretch that are shown."""
 LINES = 40
 """Stretches that are shown by default."""
+KINDS = (("top-k", "entry"), ("greedy", "answer"), ("sampled", "answer"))
 
 MODEL = click.option(
     "--model", metavar="NAME", help="Only answers of this model: its name, or the beginning of its fingerprint."
@@ -63,8 +66,7 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
             if not known.entries:
                 write(f"{model_shown(one)}: no entries")
                 continue
-            total = stretches[0].here.total + stretches[0].below.total
-            write(f"{model_shown(one)}: {counted(total, 'entry')}, {_written(known)}")
+            write(f"{model_shown(one)}: {counted(stretches[0].total, 'entry')}, {_written(known)}")
             write("\n".join(_lines(stretches, vocabulary)))
             if vocabulary is None:
                 note("the tokenizer of this model is not available, so its tokens are shown as numbers")
@@ -113,7 +115,8 @@ def _lines(stretches: list[Stretch], vocabulary: Vocabulary | None) -> list[str]
         while hidden and hidden[-1][0] >= stretch.depth:
             lines += _left_out(*hidden.pop())
         text = shortened(spelled(stretch.tokens, vocabulary), WIDTH) if stretch.tokens else "(the beginning)"
-        below = f"; {counted(stretch.below.total, 'entry')} below" if stretch.below.total else ""
+        count = stretch.below.total()
+        below = f"; {counted(count, 'entry')} below" if count else ""
         lines.append((stretch.depth, f"{text}  {counted(len(stretch.tokens), unit)}, {_kinds(stretch.here)}{below}"))
         hidden.append((stretch.depth, stretch.hidden))
     while hidden:
@@ -126,9 +129,8 @@ def _left_out(depth: int, hidden: int) -> list[tuple[int, str]]:
     return [(depth + 1, f"… {branches}")] if hidden else []
 
 
-def _kinds(count: Count) -> str:
-    kinds = ((count.topks, "top-k entry"), (count.greedy, "greedy answer"), (count.sampled, "sampled answer"))
-    return ", ".join(counted(number, kind) for number, kind in kinds if number) or "no entries"
+def _kinds(count: Counter[str]) -> str:
+    return ", ".join(counted(count[kind], f"{kind} {noun}") for kind, noun in KINDS if count[kind]) or "no entries"
 
 
 def _times(known: ModelEntries) -> tuple[int, int]:
@@ -144,6 +146,7 @@ def _written(known: ModelEntries) -> str:
 
 def _model_object(known: ModelEntries, stretches: list[Stretch], vocabulary: Vocabulary | None) -> dict[str, Any]:
     oldest, newest = _times(known)
+    places = {id(stretch): number for number, stretch in enumerate(stretches)}
     return {
         "name": known.model.name,
         "fingerprint": known.model.fingerprint,
@@ -152,7 +155,7 @@ def _model_object(known: ModelEntries, stretches: list[Stretch], vocabulary: Voc
         "newest": newest or None,
         "stretches": [
             {
-                "parent": stretch.parent,
+                "parent": None if stretch.parent is None else places[id(stretch.parent)],
                 "depth": stretch.depth,
                 "ids": stretch.tokens,
                 "text": None if vocabulary is None else _text(stretch.tokens, vocabulary),
@@ -165,9 +168,9 @@ def _model_object(known: ModelEntries, stretches: list[Stretch], vocabulary: Voc
     }
 
 
-def _count_object(count: Count) -> dict[str, int]:
-    return {"topks": count.topks, "greedy": count.greedy, "sampled": count.sampled}
+def _count_object(count: Counter[str]) -> dict[str, int]:
+    return {"topks": count["top-k"], "greedy": count["greedy"], "sampled": count["sampled"]}
 
 
-def _text(tokens: tuple[int, ...], vocabulary: Vocabulary) -> str:
+def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
     return b"".join(vocabulary[token] or b"" for token in tokens).decode("utf-8", "replace")

@@ -13,9 +13,9 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.apps.terminal import ago, written_ago
 from lmql_lite.cache.tokens.inspect import ModelEntries, read_file, write_new
-from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.cache.tokens.nodes import ScoreEntry
 from tests.apps.test_cli import Shell
-from tests.cache.entries import rows_of
+from tests.cache.tokens.entries import rows_of
 
 JOKE = """argmax
     "A good dad joke. A indicates the punchline\\nQ:[JOKE]\\nA:[PUNCHLINE]"
@@ -56,9 +56,9 @@ def hit(shell: Shell, query: str, file: str) -> bool:
 def damage(path: Path) -> None:
     """Flips a bit in the last entry."""
     (stored,) = read_file(path).by_model.values()
-    assert isinstance(stored.entries[-1].value, TopK)
+    assert isinstance(stored.entries[-1].value, ScoreEntry)
     data = bytearray(path.read_bytes())
-    data[data.index(stored.entries[-1].value.logprobs.astype("<f4").tobytes())] ^= 1
+    data[data.index(stored.entries[-1].value.top_k().logprobs.astype("<f4").tobytes())] ^= 1
     path.write_bytes(data)
 
 
@@ -191,10 +191,11 @@ def test_merge_joins_files_and_leaves_them_as_they_are(joke: Shell) -> None:
 def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_each_other(joke: Shell) -> None:
     other = entries_of("joke.tokens")
     for number, entry in enumerate(other.entries[:12]):
-        assert isinstance(entry.value, TopK)
-        ids = entry.value.ids.copy()
+        assert isinstance(entry.value, ScoreEntry)
+        scores = entry.value.top_k()
+        ids = scores.ids.copy()
         ids[0] = 67
-        other.entries[number] = replace(entry, value=replace(entry.value, ids=ids))
+        other.entries[number] = replace(entry, value=ScoreEntry(replace(scores, ids=ids), 0))
     write_new(joke.folder / "wrong.tokens", rows_of(other))
     files = ("joke.tokens", "wrong.tokens")
     assert joke("cache", "merge", *files, "-o", "new.tokens").code == 0
@@ -202,9 +203,13 @@ def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_eac
     merged = json.loads(joke("cache", "merge", *files, "-o", "last.tokens", "--prefer", "last", "--json").out)
     last = entries_of("last.tokens")
     assert (merged["models"], merged["entries"]) == (1, len(last.entries))
-    found = {entry.place.path: entry.value.ids.tolist() for entry in last.entries if isinstance(entry.value, TopK)}
+    found = {
+        entry.place.path: entry.value.top_k().ids.tolist()
+        for entry in last.entries
+        if isinstance(entry.value, ScoreEntry)
+    }
     for entry in other.entries:
-        assert isinstance(entry.value, TopK) and found[entry.place.path] == entry.value.ids.tolist()
+        assert isinstance(entry.value, ScoreEntry) and found[entry.place.path] == entry.value.top_k().ids.tolist()
 
 
 def test_export_is_one_json_object_per_entry(joke: Shell) -> None:

@@ -12,7 +12,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
 from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
-from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.cache.tokens.nodes import ScoreEntry
 
 JOKE = """
 argmax(cache="joke.tokens")
@@ -136,9 +136,9 @@ def test_more_runs_at_once_than_there_are_threads_do_not_wait_for_each_other_for
 def damage(path: Path) -> None:
     """Flips a bit in the last entry."""
     (stored,) = read_file(path).by_model.values()
-    assert isinstance(stored.entries[-1].value, TopK)
+    assert isinstance(stored.entries[-1].value, ScoreEntry)
     data = bytearray(path.read_bytes())
-    at = data.index(stored.entries[-1].value.logprobs.astype("<f4").tobytes())
+    at = data.index(stored.entries[-1].value.top_k().logprobs.astype("<f4").tobytes())
     data[at] ^= 1
     path.write_bytes(data)
 

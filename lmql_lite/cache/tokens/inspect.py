@@ -3,15 +3,15 @@ cleared, merged and made."""
 
 from __future__ import annotations
 
-import heapq
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, Question, ScoreEntry
 from lmql_lite.cache.tokens.recorded import Stored, is_recording, read_recording
@@ -19,26 +19,20 @@ from lmql_lite.cache.tokens.rows import (
     ModelName,
     RowError,
     TreeRow,
-    packed_tokens,
     row_length,
-    signed,
     unpacked_answer,
     unpacked_question,
     unpacked_scores,
     unpacked_tokens,
-    unsigned,
 )
 from lmql_lite.cache.tokens.server import TreeServer, is_redis_url
 from lmql_lite.cache.tokens.text import visible
 from lmql_lite.cache.tokens.tree_file import (
     TreeFile,
     file_bytes,
-    is_busy,
-    is_damage,
     reason,
     remove_companions,
     stored_models,
-    stored_row,
 )
 from lmql_lite.cache.tokens.version_2 import is_version_2, read_version_2
 from lmql_lite.errors import CacheError
@@ -260,50 +254,27 @@ def chosen(models: Sequence[ModelName], wanted: str | None) -> tuple[ModelName, 
 # a summary for people
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Numbers of entries, by kind."""
-
-    topks: int
-    greedy: int
-    sampled: int
-
-    @property
-    def total(self) -> int:
-        return self.topks + self.greedy + self.sampled
-
-    def plus(self, other: Count) -> Count:
-        return Count(self.topks + other.topks, self.greedy + other.greedy, self.sampled + other.sampled)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Stretch:
     """Tokens that follow each other without a branch. The first stretch begins at the root and may have no tokens.
 
-    `parent` is the index of the stretch that it branches off from, None for the first; `depth` is the number of
-    branches that lead here. `here` and `below` count entries after its tokens and in the stretches under it. `hidden`
-    counts the child stretches that are left out.
+    `parent` is the stretch that it branches off from, None for the first; `depth` is the number of branches that lead
+    here. `here` and `below` count entries after its tokens and in the stretches under it, by kind. `hidden` counts the
+    child stretches that are left out.
     """
 
-    parent: int | None
+    parent: Stretch | None
     depth: int
-    tokens: tuple[int, ...]
-    here: Count
-    below: Count
-    hidden: int
-
-
-@dataclass(slots=True)
-class _Part:
-    """A stretch while the tree is surveyed."""
-
-    above: _Part | None
-    level: int
     tokens: list[int]
-    here: Count = Count(0, 0, 0)
-    below: Count = Count(0, 0, 0)
-    parts: list[_Part] = field(default_factory=list)
-    number: int = -1
+    here: Counter[str] = field(default_factory=Counter)
+    below: Counter[str] = field(default_factory=Counter)
+    children: list[Stretch] = field(default_factory=list)
+    hidden: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of entries in it and below it."""
+        return self.here.total() + self.below.total()
 
 
 def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
@@ -311,57 +282,33 @@ def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None =
 
     At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
     """
-    parts = [_Part(None, 0, [])]
-    waiting = [(known.root, parts[0])]
+    first = Stretch(None, 0, [])
+    every = [first]
+    waiting = [(known.root, first)]
     while waiting:
-        place, part = waiting.pop()
-        while True:
-            kinds = [entry.kind for entry in place.entries]
-            part.here = part.here.plus(Count(kinds.count("top-k"), kinds.count("greedy"), kinds.count("sampled")))
-            if len(place.below) != 1:
-                break
+        place, one = waiting.pop()
+        one.here.update(entry.kind for entry in place.entries)
+        while len(place.below) == 1:
             (place,) = place.below.values()
-            part.tokens.append(place.token)
-        for below in place.below.values():
-            part.parts.append(_Part(part, part.level + 1, [below.token]))
-            waiting.append((below, part.parts[-1]))
-        parts += part.parts
-    for part in sorted(parts, key=lambda part: -part.level):
-        if part.above is not None:
-            part.above.below = part.above.below.plus(part.here.plus(part.below))
-    for part in parts:
-        part.parts.sort(key=_weight)
-    shown = _shown(parts[0], depth, limit)
+            one.tokens.append(place.token)
+            one.here.update(entry.kind for entry in place.entries)
+        one.children = [Stretch(one, one.depth + 1, [below.token]) for below in place.below.values()]
+        waiting += zip(place.below.values(), one.children, strict=True)
+        every += one.children
+    for one in sorted(every, key=lambda each: -each.depth):
+        if one.parent is not None:
+            one.parent.below += one.here + one.below
+    largest = sorted((one for one in every if depth is None or one.depth <= depth), key=lambda one: -one.total)
+    shown = set(map(id, largest[:limit]))  # a parent is never smaller than its children, and comes before them
     found: list[Stretch] = []
-    order = [parts[0]]
+    order = [first]
     while order:
-        part = order.pop()
-        part.number = len(found)
-        inner = [each for each in part.parts if id(each) in shown]
+        one = order.pop()
+        found.append(one)
+        inner = sorted((each for each in one.children if id(each) in shown), key=lambda each: -each.total)
+        one.hidden = len(one.children) - len(inner)
         order += reversed(inner)
-        parent = None if part.above is None else part.above.number
-        hidden = len(part.parts) - len(inner)
-        found.append(Stretch(parent, part.level, tuple(part.tokens), part.here, part.below, hidden))
     return found
-
-
-def _weight(part: _Part) -> int:
-    return -(part.here.total + part.below.total)
-
-
-def _shown(first: _Part, depth: int | None, limit: int | None) -> set[int]:
-    """The stretches with most entries in and below them. A parent never has fewer than its children."""
-    shown: set[int] = set()
-    best = [(0, 0, first)]
-    count = 1
-    while best and (limit is None or len(shown) < limit):
-        _, _, part = heapq.heappop(best)
-        shown.add(id(part))
-        if depth is None or part.level < depth:
-            for each in part.parts:
-                heapq.heappush(best, (_weight(each), count, each))
-                count += 1
-    return shown
 
 
 # files changed: compacted, cleared
@@ -442,36 +389,8 @@ def _numbers(database: sqlite3.Connection, wanted: str | None) -> str:
 
 
 def _drop(database: sqlite3.Connection, models: str, runs: str, *values: object) -> None:
-    """Removes the entries of models and runs. Entries that continue them get the whole way from what is left."""
-    database.execute("CREATE TEMP TABLE IF NOT EXISTS gone (id INTEGER PRIMARY KEY)")
-    database.execute("DELETE FROM gone")
-    database.execute(f"INSERT INTO gone SELECT id FROM entry WHERE model IN ({models}) AND run IN ({runs})", values)
-    orphans = database.execute(
-        """SELECT id, model, place, question, parent, tokens, value FROM entry AS one
-        WHERE parent != 0 AND id NOT IN gone AND (
-            SELECT min(above.id IN gone) FROM entry AS above
-            WHERE above.place = one.parent AND above.model = one.model)"""
-    )
-    names = stored_models(database)
-    for number, model, *columns in orphans.fetchall():
-        row = stored_row(columns)
-        if row is None:
-            continue
-        tokens, parent = [*unpacked_tokens(row.tokens)], row.parent
-        while parent:
-            above = database.execute(
-                "SELECT parent, tokens, id IN gone FROM entry WHERE place = ? AND model = ? ORDER BY 3 LIMIT 1",
-                (signed(parent), model),
-            ).fetchone()
-            if above is None or not above[2]:
-                break
-            parent, tokens = unsigned(above[0]), [*unpacked_tokens(above[1]), *tokens]
-        row = row._replace(parent=parent, tokens=packed_tokens(tokens))
-        database.execute(
-            "UPDATE entry SET parent = ?, tokens = ?, checksum = ? WHERE id = ?",
-            (signed(parent), row.tokens, row.checksum(names[model]), number),
-        )
-    database.execute("DELETE FROM entry WHERE id IN gone")
+    """Removes the entries of models and runs."""
+    database.execute(f"DELETE FROM entry WHERE model IN ({models}) AND run IN ({runs})", values)
 
 
 def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection], None]) -> Rewritten:
@@ -490,21 +409,24 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
             raise CacheError(file.notices[0], hint="nothing else was changed")
         if not before.bytes:
             return Rewritten(before, before, was_damaged=False)
-        kept = list(file.stored())
+        for _ in file.stored():  # finds the damaged rows
+            pass
         was_damaged = bool(file.problems() or file.notices)
         if file.unreadable or not file.is_intact():
-            was_damaged = True
-            file = _rebuilt(file, Path(path), kept)
-        try:
-            entries = _applied(file, change)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            was_damaged = True
-            file = _rebuilt(file, Path(path), kept)
-            entries = _applied(file, change)
-        before = FileSize(before.bytes, entries.before)
-        return Rewritten(before, FileSize(os.stat(path).st_size, entries.after), was_damaged)
+            raise CacheError(
+                f"{path} is damaged so that it cannot be changed",
+                hint=f"write what can be read to a new file: lq cache merge {path} -o new.tokens",
+            )
+        with file.transaction() as database:
+            database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
+            count = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+            change(database)
+            database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
+            database.execute("UPDATE state SET version = version + 1")
+            after = database.execute("SELECT count(*) FROM entry").fetchone()[0]
+        database.execute("VACUUM")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return Rewritten(FileSize(before.bytes, count), FileSize(os.stat(path).st_size, after), was_damaged)
     except (sqlite3.Error, OSError) as error:
         raise CacheError(f"{path} could not be changed ({reason(error)})", hint="nothing was changed") from error
     except CacheError as error:
@@ -513,63 +435,6 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
         raise
     finally:
         file.close()
-
-
-class _Entries(NamedTuple):
-    """Numbers of entries."""
-
-    before: int
-    after: int
-
-
-def _applied(file: TreeFile, change: Callable[[sqlite3.Connection], None]) -> _Entries:
-    with file.transaction() as database:
-        database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
-        before = database.execute("SELECT count(*) FROM entry").fetchone()[0]
-        change(database)
-        database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
-        database.execute("UPDATE state SET version = version + 1")
-        after = database.execute("SELECT count(*) FROM entry").fetchone()[0]
-    database.execute("VACUUM")
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return _Entries(before, after)
-
-
-def _rebuilt(file: TreeFile, path: Path, rows: Iterable[Stored]) -> TreeFile:
-    """The file, with these rows only, opened again."""
-    file.close()
-    _rebuild(path, rows)
-    file = TreeFile(path, durable=True)
-    file.open()
-    return file
-
-
-def _rebuild(path: Path, rows: Iterable[Stored]) -> None:
-    """Replaces a file of which some pages cannot be read by one with the rows that can. Raises CacheError while another
-    process has it open."""
-    beside = path.with_name(f".{path.name}.rebuilt")
-    with suppress(FileNotFoundError):
-        beside.unlink()
-    write_new(beside, rows)
-    try:
-        old = sqlite3.connect(path, timeout=1.0, isolation_level=None)
-        try:
-            old.execute("PRAGMA journal_mode = DELETE").fetchone()
-        finally:
-            old.close()  # Windows replaces no open file
-        os.replace(beside, path)
-    except (sqlite3.Error, OSError) as error:
-        if is_busy(error) or isinstance(error, PermissionError):
-            raise CacheError(
-                f"{path} is damaged, and another process has it open", hint="try again when no run uses it"
-            ) from error
-        raise CacheError(
-            f"{path} is damaged, and cannot be replaced ({reason(error)})",
-            hint=f"write what can be read to a new file: lq cache merge {path} -o new.tokens",
-        ) from error
-    finally:
-        with suppress(FileNotFoundError):
-            beside.unlink()
 
 
 # new files

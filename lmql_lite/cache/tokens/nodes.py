@@ -19,8 +19,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "answers", "below", "entered", "freed", "hash", "looked", "number", "parent", "pinned", "row",
-        "scores", "token",
+        "__weakref__", "answers", "below", "entered", "freed", "hash", "looked", "number", "parent", "pinned", "scores",
+        "token",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, token: int, number: int, freed: deque[Freed]) -> None:
@@ -38,8 +38,6 @@ class Node:
         """Pins of this node, and children on the path to a pin."""
         self.looked = -1
         """Epoch of the file in which the rows of this node were last read; -1 if they were not."""
-        self.row = -1
-        """Epoch of the file in which it last had a row at this place; -1 for none."""
         self.entered = False
         """True if drafts may continue as this node does."""
 

@@ -526,7 +526,6 @@ class TokenTree:
         known = self._rows.refreshed(node.looked)
         node.looked = self._rows.epoch
         if rows:
-            node.row = node.looked
             if self._dirty is not None and node in self._dirty.replaced:
                 return
             if max(row.refreshed for row in rows) > known >= 0:
@@ -578,8 +577,6 @@ class TokenTree:
     def put_back(self, dirty: DirtyEntries) -> None:
         """Puts back entries that could not be written, so that the next write has them."""
         with self._lock:
-            for node in dirty.nodes:
-                node.row = -1
             if self._dirty is not None and len(dirty) + len(self._dirty) < MAX_WAITING:
                 self._dirty = dirty.over(self._dirty)
 
@@ -594,10 +591,9 @@ class TokenTree:
                 (node, packed_question(question), packed_answer(answer))
                 for (node, question), answer in dirty.answers.items()
             ]
-            for node, *_ in values:
-                node.row = self._rows.epoch
-            rows = [TreeRow(_path_hash(node), asked, *self._way_to(node), value) for node, asked, value in values]
-            for node in dirty.nodes:
+            nodes = set(dirty.nodes)
+            rows = [TreeRow(_path_hash(node), asked, *_way_to(node, nodes), value) for node, asked, value in values]
+            for node in nodes:
                 node.looked = self._rows.epoch
             evicted = [node for node in dirty.scores if node.scores is None]
             evicted += [node for node, question in dirty.answers if question not in (node.answers or ())]
@@ -621,16 +617,6 @@ class TokenTree:
         dirty.drop(gone)
         for node in gone:
             self._drop(node)
-
-    def _way_to(self, node: Node) -> tuple[int, bytes]:
-        """The nearest place above a node with a row, or the root, and the tokens from there."""
-        assert self._rows is not None
-        tokens = [node.token] if node.parent is not None else []
-        place = node.parent or node
-        while place.parent is not None and place.row < self._rows.void:
-            tokens.append(place.token)
-            place = place.parent
-        return _path_hash(place), packed_tokens(tokens[::-1])
 
     def replace_with(self, fresh: TokenTree) -> None:
         """Replaces all entries at the nodes of another tree's new entries by those."""
@@ -761,6 +747,18 @@ class TokenTree:
             self._entry_bytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
         else:
             self._entry_bytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
+
+
+def _way_to(node: Node, nodes: Set[Node]) -> tuple[int, bytes]:
+    """The nearest of `nodes` above a node, or the root, and the tokens from there. Rows of one run lead to each other
+    alone, so that runs can be removed in any order."""
+    tokens: list[int] = []
+    while node.parent is not None:
+        tokens.append(node.token)
+        node = node.parent
+        if node in nodes:
+            break
+    return _path_hash(node), packed_tokens(tokens[::-1])
 
 
 def _path_hash(node: Node) -> int:

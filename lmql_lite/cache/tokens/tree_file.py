@@ -570,7 +570,7 @@ class TreeFile(Epochs):
         return known[:2]
 
     def _evict(self, database: sqlite3.Connection, newest: int) -> None:
-        """Removes the runs that were not used for the longest time. Runs that continue one are not older than it."""
+        """Removes the runs that were not used for the longest time."""
         assert self._max_bytes is not None, "a file without a cap is not too large"
         runs = database.execute("SELECT id, used, first, last FROM run WHERE used < ? ORDER BY used, id", (newest,))
         before = None

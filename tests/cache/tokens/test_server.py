@@ -17,7 +17,7 @@ from lmql_lite.cache.tokens.server import TreeServer
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
 from lmql_lite.store import redis_connection
-from tests.cache.process import VOCABULARY, Clock, Process, at, head, said
+from tests.cache.tokens.process import VOCABULARY, Clock, Process, at, head, said
 from tests.store.redis_server import RedisServer
 
 

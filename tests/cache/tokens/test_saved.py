@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
+from lmql_lite.cache.tokens.nodes import Answer
 from lmql_lite.cache.tokens.tree import TokenTree
-from tests.cache.process import OTHER, QUESTION, Process, answer, at, head, processes, said
+from tests.cache.tokens.process import OTHER, QUESTION, Process, answer, at, head, processes, said
 
 FILE = Path("x.tokens")
 
@@ -52,9 +53,9 @@ def test_of_answers_to_one_question_the_first_counts_S6() -> None:
     async def look(reader: Process) -> None:
         await reader.trees.follow()
         tree = reader.tree
-        assert said(tree) == 1 and tree.greedy_answer(tree.root, QUESTION) == (1, -2.0, 0)
+        assert said(tree) == 1 and tree.greedy_answer(tree.root, QUESTION) == Answer(1, -2.0, 0)
         for token in (1, 2):
-            assert tree.greedy_answer(tree.root, bytes([token]) * 16) == (token, -2.0, 0)
+            assert tree.greedy_answer(tree.root, bytes([token]) * 16) == Answer(token, -2.0, 0)
 
     processes(1, look)
 
@@ -132,8 +133,8 @@ def test_what_is_learned_after_a_replacement_is_kept_beside_it() -> None:
         tree = other.tree
         assert said(tree) == 2
         assert (tree.greedy_answer(tree.root, QUESTION), tree.greedy_answer(tree.root, OTHER)) == (
-            (3, -2.0, 0),
-            (4, -2.0, 0),
+            Answer(3, -2.0, 0),
+            Answer(4, -2.0, 0),
         )
 
     processes(2, work)
@@ -199,7 +200,7 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
         await one.save()
         one.tree.add_scores(at(one.tree, 6), head(9), run=3)  # room is made
         assert said(one.tree, 5) == 2
-        assert one.tree.greedy_answer(at(one.tree, 5), QUESTION) == (2, -2.0, 0)
+        assert one.tree.greedy_answer(at(one.tree, 5), QUESTION) == Answer(2, -2.0, 0)
 
     processes(2, work, max_bytes=1)
 

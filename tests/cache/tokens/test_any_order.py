@@ -16,7 +16,7 @@ from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
-from tests.cache.process import OTHER, QUESTION, VOCABULARY, answer, at, head, said
+from tests.cache.tokens.process import OTHER, QUESTION, VOCABULARY, answer, at, head, said
 
 MODELS = ("one", "two")
 HEADER_BYTES = 100
@@ -90,9 +90,7 @@ class Crowd:
         """As a run does: it reads what is new, asks what is not known, and writes that."""
         await trees.follow()
         tree = trees.tree(model)
-        target = TokenTree() if is_refresh else tree
-        if is_refresh:
-            target.record()
+        target = TokenTree(records=True) if is_refresh else tree
         for end in range(len(path) + 1):
             here = path[:end]
             node = at(target, *here)

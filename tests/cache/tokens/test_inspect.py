@@ -12,14 +12,14 @@ import pytest
 
 from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.inspect import ModelEntries, chosen, survey, write_new
-from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
 from lmql_lite.cache.tokens.recorded import line_of_row, read_recording
 from lmql_lite.cache.tokens.rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
 from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.cache.tokens.text import quoted, shortened, spelled, visible
 from lmql_lite.errors import CacheError
-from tests.cache.entries import rows_of
-from tests.cache.process import Process, at, processes
+from tests.cache.tokens.entries import rows_of
+from tests.cache.tokens.process import Process, at, processes
 
 MODEL, NAMESAKE = ModelName("some:0123", "some", 1536), ModelName("some:0199", "some", 1536)
 OTHER = ModelName("other:0145", "other", 3)
@@ -31,7 +31,7 @@ def entries(*paths: Sequence[int], model: ModelName = MODEL) -> ModelEntries:
     known = ModelEntries(model)
     scores = TopK(np.array([3, 4], np.int32), np.array([-0.5, -np.inf], np.float32), 0.5, 1536)
     for path in paths:
-        known.add(known.root.extended(path), TreeRow(0, b"", 0, b"", packed_scores(scores, ())), 9)
+        known.add(known.root.extended(path), TreeRow(0, b"", 0, b"", packed_scores(ScoreEntry(scores, 0))), 9)
     return known
 
 
@@ -40,16 +40,16 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest() -> No
     paths = [tuple(dice.randrange(3) for _ in range(dice.randrange(9))) for _ in range(200)]
     known = entries(*paths)
     everything = survey(known)
-    assert sum(one.here.total for one in everything) == everything[0].here.total + everything[0].below.total == 200
+    assert sum(one.here.total() for one in everything) == everything[0].total == 200
     assert sum(len(one.tokens) for one in everything) == len(
         {path[: end + 1] for path in paths for end in range(len(path))}
     )
     for place, one in enumerate(everything):
-        under = [each for each in everything if each.parent == place]
-        assert one.below.total == sum(each.here.total + each.below.total for each in under) and not one.hidden
-        weights = [each.here.total + each.below.total for each in under]
+        under = [each for each in everything if each.parent is one]
+        assert one.below.total() == sum(each.total for each in under) and not one.hidden
+        weights = [each.total for each in under]
         assert weights == sorted(weights, reverse=True) and all(each.depth == one.depth + 1 for each in under)
-        assert one.parent is None or one.parent < place
+        assert one.parent is None or everything.index(one.parent) < place
     for limit in (1, 2, 5, 20):
         some = survey(known, limit=limit)
         assert len(some) == min(limit, len(everything))
@@ -127,7 +127,7 @@ def test_what_is_exported_are_plain_values() -> None:
         (QUESTION, Answer(-1, -np.inf, 0)),
         ((QUESTION, 2**64 - 1, 7), Answer(0, -0.5, 0)),
     ):
-        known.add(known.root, TreeRow(0, packed_question(question), 0, b"", packed_answer(answer, ())), 9)
+        known.add(known.root, TreeRow(0, packed_question(question), 0, b"", packed_answer(answer)), 9)
     lines = [line_of_row(each) for each in rows_of(known)]
     who = {"schema": 1, "model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
     root = who | {"place": "0" * 16, "parent": "0" * 16, "tokens": [], "question": QUESTION.hex()}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
 from lmql_lite.cache.tokens.scores import MISS, Scores, question, top_k_of
 from lmql_lite.options import Sampling
-from tests.cache.test_top_k import Row, masks, normalised, peaked, rows, samplings
+from tests.cache.tokens.test_top_k import Row, masks, normalised, peaked, rows, samplings
 
 STRENGTHS = st.builds(
     Sampling,

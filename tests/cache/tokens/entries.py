@@ -31,6 +31,6 @@ def rows_of(known: ModelEntries) -> Iterator[Stored]:
             hashes[each] = mix(hashes[each.parent], each.token)
         question = b"" if entry.question is None else packed_question(entry.question)
         value = entry.value
-        data = packed_answer(value, entry.onward) if isinstance(value, Answer) else packed_scores(value, entry.onward)
+        data = packed_answer(value) if isinstance(value, Answer) else packed_scores(value)
         row = TreeRow(hashes[entry.place], question, hashes[above], packed_tokens(way[::-1]), data)
         yield known.model, entry.written, row
