@@ -169,10 +169,11 @@ class PlaceStep(NamedTuple):
 
 
 class PlaceTest(NamedTuple):
-    """A comparison of a place, or of its length, with a value."""
+    """A relation of a place, or of its length, to a value, which holds or does not."""
 
     relation: str
     value: object
+    holds: bool = True
     of_length: bool = False
 
 

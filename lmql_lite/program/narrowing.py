@@ -28,6 +28,8 @@ from lmql_lite.program.where import MAX_POSITIONS
 Schema = dict[str, Any]
 Path = tuple[PlaceStep, ...]
 Tests = tuple[PlaceTest, ...]
+Keys = tuple[str, str, str, str]
+"""Keys of a schema for bounds: least, exclusive least, greatest, exclusive greatest."""
 MARK = "x-core"
 """Key of a schema under which the numbers of its core schemas are listed, innermost first."""
 MAX_SCHEMA = 100_000
@@ -37,24 +39,22 @@ MAX_RUNS = 100
 RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     **OPERATORS,
     "contains": lambda value, item: item in value,
-    "lacks": lambda value, item: item not in value,
     "startswith": lambda value, phrase: value.startswith(phrase),
     "endswith": lambda value, phrase: value.endswith(phrase),
-    "true": lambda value, _: bool(value),
-    "false": lambda value, _: not value,
+    "true": lambda value, _: value,
 }
 MAX_EXACT = 2**53
 """Greatest bound that a grammar's floats hold exactly."""
 MAX_FLOAT = 10**308
-BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-SPECIAL = frozenset("\\.^$*+?{}[]|()")
-"""Characters that mean something else in a regular expression."""
-SIZES = {
-    "array": ("minItems", "maxItems"),
-    "string": ("minLength", "maxLength"),
-    "object": ("minProperties", "maxProperties"),
+BOUNDS: Keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+SIZES: Mapping[Any, Keys] = {
+    "array": ("minItems", "", "maxItems", ""),
+    "string": ("minLength", "", "maxLength", ""),
+    "object": ("minProperties", "", "maxProperties", ""),
 }
 """Keys of the bounds of a length, by the type of a schema."""
+SPECIAL = frozenset("\\.^$*+?{}[]|()")
+"""Characters that mean something else in a regular expression."""
 RECORDS = ("model-fields", "dataclass-args", "typed-dict")
 LISTS = ("list", "tuple", "named-tuple")
 SETS = ("set", "frozenset")
@@ -136,7 +136,7 @@ def holds(value: Any, path: Path, tests: Tests) -> bool:
 def _holds(test: PlaceTest, value: Any) -> bool:
     relation = RELATIONS.get(test.relation)
     try:
-        return relation is None or bool(relation(len(value) if test.of_length else value, test.value))
+        return relation is None or bool(relation(len(value) if test.of_length else value, test.value)) is test.holds
     except (TypeError, AttributeError, ValueError, ArithmeticError):
         return False
 
@@ -230,16 +230,18 @@ class Narrower:
     def _arms(self, node: Schema, path: Path, tests: Tests, seen: frozenset[str], *, is_decimal: bool) -> Any:
         before = node["anyOf"]
         if is_decimal:  # a number, or a text for numbers of more digits
-            arms = [self._number(arm, tests) if arm.get("type") == "number" and not path else arm for arm in before]
+            arms = [
+                self._either(arm, [_of_number(arm, test, BOUNDS, is_whole=False) for test in tests])
+                if arm.get("type") == "number" and not path
+                else arm
+                for arm in before
+            ]
         else:
             arms = [self.at(arm, path, tests, seen) for arm in before]
         left = [arm for arm in arms if arm is not None]
         if len(left) == len(before) and all(map(operator.is_, left, before)):
             return node
         return {**node, "anyOf": left} if left else None
-
-    def _number(self, node: Schema, tests: Tests) -> Any:
-        return self._either(node, [_of_number(node, test) for test in tests])
 
     # A step of the path ---------------------------------------------------------------------------------------------
 
@@ -384,36 +386,37 @@ class Narrower:
                 return node
             return {**{key: node[key] for key in node if key != "const"}, "enum": left} if left else None
         kinds, shape = {core["type"] for core in cores}, node.get("type")
-        if shape not in ("string", "array", "object", "integer", "number"):
-            return node
-        if test.of_length or (test.relation in ("true", "false") and shape in SIZES):
-            is_known = self.cores is None or kinds & {"str", "dict", *LISTS, *SETS}
-            return _of_length(node, test, is_set=bool(kinds & {*SETS})) if is_known else node
-        if test.relation in ("is", "is not"):
-            return node if test.relation == "is not" else None
+
+        def may_be(*names: str) -> bool:
+            return self.cores is None or not kinds.isdisjoint(names)
+
+        if test.of_length or (test.relation == "true" and shape in SIZES):
+            known = shape in SIZES and may_be("str", "dict", *LISTS, *SETS)
+            return (
+                _of_number(node, test, SIZES[shape], is_whole=True, is_set=not kinds.isdisjoint(SETS))
+                if known
+                else node
+            )
         match shape:
-            case "integer" if self.cores is None or "int" in kinds:
-                return _of_integer(node, test)
-            case "number" if self.cores is None or "float" in kinds:
-                return _of_number(node, test)
+            case "string" | "array" | "object" | "integer" | "number" if test.relation == "is":
+                return None if test.holds else node
+            case "integer" if may_be("int"):
+                return _of_number(node, test, BOUNDS, is_whole=True)
+            case "number" if may_be("float"):
+                return _of_number(node, test, BOUNDS, is_whole=False)
             case "string" if kinds & {"date"}:
                 return _of_date(node, test)
             case "string" if kinds & {"datetime", "time"}:
                 return _of_moment(node, test, datetime if "datetime" in kinds else time)
-            case "string" if self.cores is None or "str" in kinds:
+            case "string" if may_be("str"):
                 return _of_text(node, test)
-            case "array" if test.relation == "contains" and (self.cores is None or kinds & {*LISTS, *SETS}):
-                return self._some(node, (), (PlaceTest("==", test.value),))
-            case "array" if test.relation == "lacks" and (self.cores is None or kinds & {*LISTS, *SETS}):
-                return self._each(node, (), (PlaceTest("!=", test.value),))
-            case "object" if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
-                if test.relation == "contains" and isinstance(test.value, str):
-                    return self._with_key(node, test.value)
+            case "array" if test.relation == "contains" and may_be(*LISTS, *SETS):
+                item = PlaceTest("==", test.value, test.holds)
+                return self._some(node, (), (item,)) if test.holds else self._each(node, (), (item,))
+            case "object" if test.relation == "contains" and test.holds and isinstance(test.value, str):
+                if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
+                    return self._property(node, test.value, (), (), may_lack=False)
         return node
-
-    def _with_key(self, node: Schema, name: str) -> Any:
-        """The object with this key, whatever its value is."""
-        return self._property(node, name, (), (), may_lack=False)
 
 
 # Core schemas of pydantic --------------------------------------------------------------------------------------------
@@ -504,127 +507,71 @@ def _intervals(test: PlaceTest) -> list[NumberRange] | None:
     """The numbers that meet a test; None if that is not known, or if there are too many intervals."""
     value: Any = test.value
     match test.relation:
+        case "<" | "<=" | ">" | ">=":
+            return compared(test.relation, value) if _is_number(value) else []
         case "true":
-            return [NumberRange(None, 0, open_high=True), NumberRange(0, None, open_low=True)]
-        case "false":
-            return [NumberRange(0, 0)]
-        case "<" | "<=" | ">" | ">=" | "==" if _is_number(value):
-            return compared(test.relation, value)
-        case "in" if isinstance(value, range) and abs(value.step) == 1:
-            return [NumberRange(min(value), max(value))] if value else []
-        case "in" if isinstance(value, range | tuple):
-            if len(value) > MAX_LISTED:
-                return [NumberRange(min(value), max(value))]
-            return [interval for each in value if _is_number(each) for interval in compared("==", each)]
-        case "!=" | "not in":
-            excluded = value if test.relation == "not in" else (value,)
-            if not isinstance(excluded, range | tuple) or len(excluded) > MAX_RUNS:
-                return None
-            points = sorted({Fraction(each) for each in excluded if _is_number(each) and math.isfinite(each)})
-            return [
-                NumberRange(low, high, open_low=True, open_high=True)
-                for low, high in zip([None, *points], [*points, None], strict=True)
-            ]
-        case "<" | "<=" | ">" | ">=" | "==" | "in" | "contains" | "lacks" | "startswith" | "endswith":
+            among, holds = (0,), not test.holds
+        case "==" | "in":
+            among, holds = value if test.relation == "in" else (value,), test.holds
+        case "is" | "match" | "fullmatch" | "search":
+            return None
+        case _:
             return []
-    return None
+    if holds and isinstance(among, range) and (abs(among.step) == 1 or len(among) > MAX_LISTED):
+        return [NumberRange(min(among), max(among))] if among else []
+    if not holds and len(among) > MAX_RUNS:
+        return None
+    points = sorted({Fraction(each) for each in among if _is_number(each) and math.isfinite(each)})
+    if holds:
+        return [NumberRange(point, point) for point in points]
+    return [NumberRange(low, high, True, True) for low, high in zip([None, *points], [*points, None], strict=True)]
 
 
-def _of_integer(node: Schema, test: PlaceTest) -> Any:
-    intervals = _intervals(test)
-    if intervals is None:
+def _of_number(node: Schema, test: PlaceTest, keys: Keys, *, is_whole: bool, is_set: bool = False) -> Any:
+    """The node with bounds on a number, or on its length. Equal items of a set count once, so that only a lower bound
+    holds for its length."""
+    wanted = _intervals(test)
+    if wanted is None:
         return node
-    arms = [arm for interval in intervals if (arm := _whole(node, interval, "minimum", "maximum")) is not None]
-    if test.relation == "in" and arms and not isinstance(test.value, range):
-        return {**_without(node, BOUNDS), "enum": list(dict.fromkeys(arm["minimum"] for arm in arms))}
-    return _one_of(node, arms)
-
-
-def _of_length(node: Schema, test: PlaceTest, *, is_set: bool) -> Any:
-    """The node with a bound on its length. Equal items of a set count once, so that only a lower bound holds for it."""
-    intervals = _intervals(test)
-    if intervals is None:
-        return node
-    least, most = SIZES[node["type"]]
     arms = []
-    for interval in intervals:
-        if interval.low is None or interval.low < 0:
-            interval = interval._replace(low=0, open_low=False)
-        within = _whole(node, interval._replace(high=None) if is_set else interval, least, most)
-        arms += [] if within is None else [within]
-    return _one_of(node, arms)
-
-
-def _of_number(node: Schema, test: PlaceTest) -> Any:
-    intervals = _intervals(test)
-    if intervals is None:
-        return node
-    arms = [arm for interval in intervals if (arm := _real(node, interval)) is not None]
-    if (
-        test.relation == "in"
-        and arms
-        and all("minimum" in arm and arm["minimum"] == arm.get("maximum") for arm in arms)
-    ):
-        return {**_without(node, BOUNDS), "enum": list(dict.fromkeys(arm["minimum"] for arm in arms))}
-    return _one_of(node, arms)
-
-
-def _one_of(node: Schema, arms: list[Schema]) -> Any:
+    for each in wanted:
+        found = _within(node, each._replace(high=None) if is_set else each, keys, is_whole=is_whole)
+        arms += [] if found is None else [found]
     if len(arms) > MAX_RUNS or node in arms:
         return node
-    if len(arms) < 2:
-        return arms[0] if arms else None
-    return {"anyOf": arms, MARK: []}
+    values = [arm["minimum"] for arm in arms if keys == BOUNDS and arm.get("minimum") == arm.get("maximum", ...)]
+    if test.relation == "in" and len(values) == len(arms) > 1:
+        return {**_without(node, keys), "enum": values}
+    return arms[0] if len(arms) == 1 else {"anyOf": arms, MARK: []} if arms else None
 
 
 def _without(node: Schema, keys: Iterable[str]) -> Schema:
     return {key: value for key, value in node.items() if key not in keys}
 
 
-def _whole(node: Schema, interval: NumberRange, least: str, most: str) -> Schema | None:
-    """The node with bounds on a whole number; None if there is none between them."""
-    lows = [math.ceil(node[least])] if node.get(least) is not None else []
-    highs = [math.floor(node[most])] if node.get(most) is not None else []
-    if least == "minimum":
-        lows += [math.floor(node["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in node else []
-        highs += [math.ceil(node["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in node else []
-    low, high = interval.whole()
-    lows += [] if low is None else [low]
-    highs += [] if high is None else [high]
-    if lows and highs and max(lows) > min(highs):
+def _within(node: Schema, wanted: NumberRange, keys: Keys, *, is_whole: bool) -> Schema | None:
+    """The node with its own bounds on a number and these; None if there is no number between them."""
+    least, above, most, below = keys
+    lows = [(Fraction(node[key]), key == above) for key in (least, above) if key in node]
+    highs = [(-Fraction(node[key]), key == below) for key in (most, below) if key in node]
+    lows += [] if keys == BOUNDS else [(Fraction(0), False)]
+    lows += [] if wanted.low is None else [(Fraction(wanted.low), wanted.open_low)]
+    highs += [] if wanted.high is None else [(-Fraction(wanted.high), wanted.open_high)]
+    low, open_low = max(lows) if lows else (None, False)
+    negative, open_high = max(highs) if highs else (None, False)
+    both = NumberRange(low, None if negative is None else -negative, open_low, open_high)
+    if is_whole:
+        both = NumberRange(*both.whole())
+    if both.is_empty:
         return None
-    bounds = {least: max(lows)} if lows else {}
-    bounds |= {most: min(highs)} if highs else {}
-    if any(abs(bound) > MAX_EXACT for bound in bounds.values()):
-        return node
-    return _without(node, BOUNDS if least == "minimum" else ()) | bounds
+    found = _without(node, keys)
+    found |= _bound(both.low, above if both.open_low else least, least, -math.inf, is_whole=is_whole)
+    return found | _bound(both.high, below if both.open_high else most, most, math.inf, is_whole=is_whole)
 
 
-def _real(node: Schema, interval: NumberRange) -> Schema | None:
-    """The node with bounds on a number; None if there is none between them."""
-    lows = [(Fraction(node[key]), key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in node]
-    highs = [(-Fraction(node[key]), key != "maximum") for key in ("maximum", "exclusiveMaximum") if key in node]
-    if interval.low is not None:
-        lows.append((Fraction(interval.low), interval.open_low))
-    if interval.high is not None:
-        highs.append((-Fraction(interval.high), interval.open_high))
-    found = _without(node, BOUNDS)
-    if lows:
-        low, is_open = max(lows)
-        found |= _bound(low, "exclusiveMinimum" if is_open else "minimum", "minimum", -math.inf)
-    if highs:
-        negative, is_open = max(highs)
-        found |= _bound(-negative, "exclusiveMaximum" if is_open else "maximum", "maximum", math.inf)
-    if lows and highs:
-        (low, is_above), (negative, is_below) = max(lows), max(highs)
-        if low > -negative or (low == -negative and (is_above or is_below)):
-            return None
-    return found
-
-
-def _bound(value: Fraction, key: str, inclusive: str, outward: float) -> Schema:
-    """A bound as JSON, rounded outwards; none if it is beyond all floats."""
-    if abs(value) > MAX_FLOAT:
+def _bound(value: Any, key: str, inclusive: str, outward: float, *, is_whole: bool) -> Schema:
+    """A bound as JSON. One that a grammar's floats do not hold is rounded outwards, or left out."""
+    if value is None or abs(value) > (MAX_EXACT if is_whole else MAX_FLOAT):
         return {}
     if value.denominator == 1 and abs(value) <= MAX_EXACT:
         return {key: int(value)}
@@ -637,23 +584,24 @@ def _bound(value: Fraction, key: str, inclusive: str, outward: float) -> Schema:
 
 def _of_text(node: Schema, test: PlaceTest) -> Any:
     value: Any = test.value
+    if not test.holds:
+        is_filled = test.relation in ("==", "in") and "" in ((value,) if test.relation == "==" else value)
+        return _within(node, NumberRange(1), SIZES["string"], is_whole=True) if is_filled else node
     match test.relation:
         case "==" | "in":
             among = value if test.relation == "in" else (value,)
             fitting = [each for each in among if isinstance(each, str) and _fits(node, each)]
             return {**node, "enum": list(dict.fromkeys(fitting))} if fitting else None
-        case "!=" | "not in" if value == "" or (isinstance(value, tuple) and "" in value):
-            return _whole(node, NumberRange(1), "minLength", "maxLength")
         case "startswith" | "endswith" | "contains":
             phrases = value if isinstance(value, tuple) and test.relation != "contains" else (value,)
             if not all(isinstance(each, str) and _is_text(each) for each in phrases):
                 return node
             either = "|".join(map(_escaped, phrases))
             begin, end = "^" if test.relation == "startswith" else "", "$" if test.relation == "endswith" else ""
-            return _with_patterns(node, f"{begin}(?:{either}){end}")
+            return _with_pattern(node, f"{begin}(?:{either}){end}")
         case "match" | "fullmatch" | "search" as way:
             pattern = _pattern(value, way)
-            return node if pattern is None else _with_patterns(node, pattern)
+            return node if pattern is None else _with_pattern(node, pattern)
         case "<" | "<=" | ">" | ">=" if not isinstance(value, str):
             return None
     return node
@@ -678,15 +626,15 @@ def _escaped(text: str) -> str:
     return "".join(named.get(each, f"\\{each}" if each in SPECIAL else each) for each in text)
 
 
-def _with_patterns(node: Schema, *patterns: str) -> Schema:
-    """The node with more patterns, all of which must be found in the text."""
-    first, *rest = patterns if "pattern" not in node else (node["pattern"], *patterns)
-    more = [*node.get("allOf", []), *({"pattern": each} for each in rest)]
-    return {**node, "pattern": first, **({"allOf": more} if more else {})}
+def _with_pattern(node: Schema, pattern: str) -> Schema:
+    """The node with one more pattern that must be found in the text."""
+    if "pattern" not in node:
+        return {**node, "pattern": pattern}
+    return {**node, "allOf": [*node.get("allOf", []), {"pattern": pattern}]}
 
 
 def _of_date(node: Schema, test: PlaceTest) -> Any:
-    if test.relation not in ("==", "in"):
+    if test.relation not in ("==", "in") or not test.holds:
         return node
     among = test.value if isinstance(test.value, tuple) else (test.value,)
     days = [each.isoformat() for each in among if isinstance(each, date) and not isinstance(each, datetime)]
@@ -698,8 +646,8 @@ def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time])
     if test.relation not in ORDER or not isinstance(test.value, kind):
         return node
     if test.value.utcoffset() is not None:
-        return _with_patterns(node, f"(?:{formats.OFFSET})$")
-    return _with_patterns(node, f"^(?:{WITHOUT_ZONE[kind.__name__]})$")
+        return _with_pattern(node, f"(?:{formats.OFFSET})$")
+    return _with_pattern(node, f"^(?:{WITHOUT_ZONE[kind.__name__]})$")
 
 
 def _is_of_length(term: Term) -> bool:

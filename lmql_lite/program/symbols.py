@@ -1,7 +1,7 @@
 """Symbols: the objects that stand for a hole while its `where` is evaluated. Their comparisons are terms.
 
 `X` is a text, `len(X)` a count, `int(X)` a number, `X.age` of a record a place. A comparison that no term expresses
-raises Unguided: Python judges it (S21).
+raises Unguided: Python judges it (S21). `X != 1` is `X == 1` that does not hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum, EnumMeta
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from numbers import Real
 from types import NoneType
@@ -44,13 +44,12 @@ from lmql_lite.constraints.terms import (
     StopPattern,
     Term,
     Unit,
+    conjuncts,
 )
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.values import encode, finite, number, wrong
 
 Kind = Literal["int", "float"]
-Make = Callable[[Any], Term]
-"""From the value of a comparison to its term. Raises ConstraintError for an unsuitable value."""
 SHAPE: Mapping[Kind, str] = {"int": "INT", "float": "FLOAT"}
 """Maps kinds of number to the names of their shapes (S20)."""
 MADE: Mapping[Kind, Callable[[str], float]] = {"int": int, "float": finite}
@@ -68,25 +67,15 @@ RELATIONS: Mapping[str, str] = {
 WAYS = ("match", "fullmatch", "search")
 """Functions of Python's `re`, which are relations too."""
 ORDER = ("<", "<=", ">", ">=")
-EQUALITY = ("==", "!=", "in", "not in")
-POSITIVE: Mapping[str, str] = {
-    "!=": "==",
-    "not in": "in",
-    "lacks": "contains",
-    **{f"not {name}": name for name in ("startswith", "endswith", *RELATIONS.values(), *WAYS)},
-}
-"""Maps relations to those that they negate."""
+EQUALITY = ("==", "in")
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
     ">=": operator.ge,
     ">": operator.gt,
+    "==": operator.eq,
     "in": lambda item, collection: item in collection,
-    "not in": lambda item, collection: item not in collection,
     "is": operator.is_,
-    "is not": operator.is_not,
 }
 """Maps symbols of Python's comparisons to their functions."""
 MEANINGFUL = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
@@ -116,17 +105,28 @@ UNKNOWN = UnknownValue()
 class Symbol:
     """The value of an expression that reads the hole."""
 
-    def maker(self, relation: str) -> Make:
-        """The maker of the term of a comparison. Raises Unguided if only Python can compare."""
-        if relation not in POSITIVE:
-            return self._make(relation)
-        positive = self._make(POSITIVE[relation])
-        return lambda value: Not(positive(value))
+    def term(self, relation: str, value: Any, holds: bool = True) -> Term:
+        """The texts for which a relation to a value holds, or does not hold.
 
-    def _make(self, relation: str) -> Make:
-        raise Unguided
+        Raises Unguided if only Python can tell, and ConstraintError for an unsuitable value.
+        """
+        if not self.knows(relation):
+            raise Unguided
+        return Constant(True) if value is UNKNOWN else self._term(relation, value, holds)
 
-    def is_exact(self, relation: str) -> bool:
+    def knows(self, relation: str) -> bool:
+        """True if a term can express the relation."""
+        return False
+
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
+        found = self._holding(relation, value)
+        return found if holds else Not(found)
+
+    def _holding(self, relation: str, value: Any) -> Term:
+        """The texts for which the relation holds."""
+        raise NotImplementedError
+
+    def is_exact(self, relation: str, holds: bool) -> bool:
         """True if the term says all that the comparison says. Otherwise Python judges the value as well."""
         return True
 
@@ -168,39 +168,45 @@ class TextSymbol(Symbol):
     def is_plain(self) -> bool:
         return not (self.case or self.left or self.right)
 
-    def maker(self, relation: str) -> Make:
-        if relation in (*ORDER, *EQUALITY):
-            if self.typed is not None:
-                return self.typed.maker(relation)
-            if self.kind and (relation in ORDER or self.kind == "float"):
-                return NumberSymbol(self.kind).maker(relation) if relation in ORDER else _anything
-        return Symbol.maker(self, relation)
+    def knows(self, relation: str) -> bool:
+        if relation in ORDER:
+            return self.typed is not None or self.kind is not None
+        if relation in ("==", "in", "startswith", "endswith"):
+            return True
+        if relation == "contains":
+            return not (self.left or self.right)
+        return self.is_plain and relation in (*WAYS, *RELATIONS.values())
 
-    def is_exact(self, relation: str) -> bool:
+    def is_exact(self, relation: str, holds: bool) -> bool:
         if relation in (*ORDER, *EQUALITY):
             if self.typed is not None:
-                return self.typed.is_exact(relation)
+                return self.typed.is_exact(relation, holds)
             if self.kind == "float":
                 return False
-        return not (self.case and relation in POSITIVE)  # some spellings, such as ß for SS, are left out
+        return holds or not self.case  # some spellings, such as ß for SS, are left out
 
-    def _make(self, relation: str) -> Make:
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
+        if self.typed is not None and relation in (*ORDER, *EQUALITY):
+            return self.typed.term(relation, value, holds)
+        if self.kind and relation in ORDER:
+            return NumberSymbol(self.kind).term(relation, value, holds)
+        if self.kind == "float" and relation in EQUALITY:  # as a number, or as a text
+            return Constant(True)
+        return Symbol._term(self, relation, value, holds)
+
+    def _holding(self, relation: str, value: Any) -> Term:
         match relation:
             case "==":
-                return lambda value: self._one_of([value])
+                return self._one_of([value])
             case "in":
-                return lambda value: self._one_of(_several(value))
-            case "contains" if not (self.left or self.right):
-                return self._contains
-            case "startswith" | "endswith":
-                return partial(self._edge, relation == "startswith", True)
-            case "begins" | "ends" if self.is_plain:
-                return partial(self._edge, relation == "begins", False)
-            case "match" | "fullmatch" | "search" if self.is_plain:
-                return partial(_fits, relation)
-            case "stops at" | "stops before" if self.is_plain:
-                return partial(_stops, relation == "stops at")
-        raise Unguided
+                return self._one_of(_several(value))
+            case "contains":
+                return self._contains(value)
+            case "startswith" | "endswith" | "begins" | "ends":
+                return self._edge(relation, value)
+            case "match" | "fullmatch" | "search":
+                return _fits(relation, value)
+        return _stops(relation == "stops at", value)
 
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
         if not given and name in CASES and self.case in (None, name):
@@ -257,7 +263,7 @@ class TextSymbol(Symbol):
             spelled = [each for option in kept if (each := _spelled(option, self.case)) is not None]
             either = f"{space if self.left else ''}(?:{'|'.join(spelled)}){space if self.right else ''}"
             texts = matches(either) if spelled else Constant(False)
-        return Or((texts, NumberSymbol("int").maker("in")(numbers))) if numbers else texts
+        return Or((texts, NumberSymbol("int").term("in", numbers))) if numbers else texts
 
     def _stripped(self, text: str) -> str:
         text = text.lstrip() if self.left else text
@@ -272,11 +278,12 @@ class TextSymbol(Symbol):
             return Contains(data) if self.case is None else Constant(False)
         return matches(f"(?s:.*){spelled}(?s:.*)", delimits=False)
 
-    def _edge(self, at_start: bool, tuple_only: bool, value: Any) -> Term:
+    def _edge(self, relation: str, value: Any) -> Term:
         """`X.startswith(value)`, `ENDS_WITH(X, value)`, `X.lower().endswith(value)`: a text, or any of several.
 
         As in Python the methods take a tuple only; the functions take any collection.
         """
+        at_start, tuple_only = relation in ("startswith", "begins"), relation in ("startswith", "endswith")
         several = isinstance(value, tuple) or (
             not tuple_only and isinstance(value, Iterable) and not isinstance(value, str)
         )
@@ -311,10 +318,6 @@ class TextSymbol(Symbol):
 
 PLAIN = TextSymbol()
 """Symbol of a hole without a type."""
-
-
-def _anything(value: Any) -> Term:
-    return Constant(True)
 
 
 def matches(pattern: str, flags: int = 0, *, delimits: bool = True) -> Matches:
@@ -407,19 +410,14 @@ def _spellings(case: str) -> Mapping[str, str]:
 class SliceSymbol(Symbol):
     """`X[0]`, `X[:2]`. Python compares it, but with texts only."""
 
-    def is_exact(self, relation: str) -> bool:
+    def knows(self, relation: str) -> bool:
+        return relation in EQUALITY
+
+    def is_exact(self, relation: str, holds: bool) -> bool:
         return False
 
-    def _make(self, relation: str) -> Make:
-        if relation not in EQUALITY:
-            raise Unguided
-        return lambda value: self._checked([value] if relation == "==" else _several(value))
-
-    def maker(self, relation: str) -> Make:
-        return self._make(POSITIVE.get(relation, relation))
-
-    def _checked(self, values: Iterable[Any]) -> Term:
-        for each in values:
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
+        for each in [value] if relation == "==" else _several(value):
             if not isinstance(each, str):
                 raise wrong("a part of a hole is a text", each, "a text has quotes")
         return Constant(True)
@@ -445,12 +443,11 @@ class CountSymbol(Symbol):
     unit: Unit
     more: int = 0
 
-    def _make(self, relation: str) -> Make:
-        if relation in (*ORDER, "=="):
-            return partial(self._compared, relation)
-        if relation == "in":
-            return self._among
-        raise Unguided
+    def knows(self, relation: str) -> bool:
+        return relation in (*ORDER, *EQUALITY)
+
+    def _holding(self, relation: str, value: Any) -> Term:
+        return self._among(value) if relation == "in" else self._compared(relation, value)
 
     def _compared(self, relation: str, value: Any) -> Term:
         bound = number("a length is compared with a number", value)
@@ -494,6 +491,12 @@ class NumberRange(NamedTuple):
     open_low: bool = False
     open_high: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        if self.low is None or self.high is None or self.low < self.high:
+            return False
+        return bool(self.low > self.high or self.open_low or self.open_high)
+
     def whole(self) -> Bounds:
         """The whole numbers of the interval; none where the least is above the greatest."""
         low, high = self.low, self.high
@@ -536,36 +539,47 @@ class NumberSymbol(Symbol):
 
     kind: Kind
 
-    def maker(self, relation: str) -> Make:
-        if relation not in (*ORDER, *EQUALITY):
-            raise Unguided
-        return partial(self._among if relation in ("in", "not in") else self._compared, relation)
+    def knows(self, relation: str) -> bool:
+        return relation in (*ORDER, *EQUALITY)
 
-    def is_exact(self, relation: str) -> bool:
+    def is_exact(self, relation: str, holds: bool) -> bool:
         return self.kind == "int"
 
-    def _compared(self, relation: str, value: Any) -> Term:
-        bound = self._bound(value)
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
         if self.kind == "float":
-            return _near(relation, bound)
-        if relation == "!=":
-            return formats.other_integers(self._compared("==", value), NOWHERE)
-        least, most = next((each.whole() for each in compared(relation, bound)), (1, 0))
+            return self._near(relation, value, holds)
+        found = self._among(value) if relation == "in" else self._compared(relation, value)
+        return found if holds else formats.other_integers(found, NOWHERE)
+
+    def _compared(self, relation: str, value: Any) -> Term:
+        least, most = next((each.whole() for each in compared(relation, self._bound(value))), (1, 0))
         return formats.integers(least, most, NOWHERE)
 
-    def _among(self, relation: str, value: Any) -> Term:
-        sentence = f"{self.kind}() of a hole is one of a list, a range or another collection of numbers"
-        among = _collection(sentence, value)
-        if self.kind == "float":
-            is_empty = not [self._bound(each) for each in among] and relation == "in"
-            return Constant(False) if is_empty else Matches(formats.SHAPES["FLOAT"])
+    def _among(self, value: Any) -> Term:
+        among = self._collection(value)
         if isinstance(among, range) and abs(among.step) == 1:
             low, high = (int(self._bound(end)) for end in _ends(among))
-            term = formats.integers(low, high, NOWHERE)
-        else:
-            numbers = [self._bound(each) for each in among]
-            term = Choice(tuple({str(math.floor(each)).encode(): None for each in numbers if each % 1 == 0}))
-        return term if relation == "in" else formats.other_integers(term, NOWHERE)
+            return formats.integers(low, high, NOWHERE)
+        numbers = [self._bound(each) for each in among]
+        return Choice(tuple({str(math.floor(each)).encode(): None for each in numbers if each % 1 == 0}))
+
+    def _near(self, relation: str, value: Any, holds: bool) -> Term:
+        """The texts of numbers that may meet a comparison, as far as the part before the point shows."""
+        if relation == "in":
+            is_empty = not [self._bound(each) for each in self._collection(value)]
+            return Constant(False) if is_empty and holds else Matches(formats.SHAPES["FLOAT"])
+        bound = self._bound(value)
+        if not holds or abs(bound) == math.inf:
+            return Matches(formats.SHAPES["FLOAT"])
+        whole = math.trunc(bound)
+        low, high = None if "<" in relation else whole, None if ">" in relation else whole
+        wholes = formats.integers(low, high, NOWHERE)
+        below_one = r"|-0\.[0-9]+" if (low or 0) <= 0 <= (high or 0) else ""
+        bounds = [each.pattern for each in conjuncts(wholes) if isinstance(each, Matches)]
+        return And(tuple(Matches(rf"(?:{each})(?:\.[0-9]+)?{below_one}") for each in bounds))
+
+    def _collection(self, value: Any) -> Iterable[Any]:
+        return _collection(f"{self.kind}() of a hole is one of a list, a range or another collection of numbers", value)
 
     def _bound(self, value: Any) -> float:
         exact = number(f"{self.kind}() of a hole is compared with a number", value)
@@ -575,34 +589,20 @@ class NumberSymbol(Symbol):
         return exact
 
 
-def _near(relation: str, bound: float) -> Term:
-    """The texts of numbers that may meet a comparison, as far as the part before the point shows."""
-    if relation == "!=" or abs(bound) == math.inf:
-        return Matches(formats.SHAPES["FLOAT"])
-    whole = math.trunc(bound)
-    low, high = None if "<" in relation else whole, None if ">" in relation else whole
-    wholes = formats.integers(low, high, NOWHERE)
-    below_one = r"|-0\.[0-9]+" if (low or 0) <= 0 <= (high or 0) else ""
-    bounds = wholes.terms if isinstance(wholes, And) else (wholes,)
-    return And(
-        tuple(Matches(rf"(?:{each.pattern})(?:\.[0-9]+)?{below_one}") for each in bounds if isinstance(each, Matches))
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ListedSymbol(Symbol):
     """A value of a type that lists its values, as pairs of text and value."""
 
     pairs: tuple[tuple[bytes, Any], ...]
 
-    def maker(self, relation: str) -> Make:
-        return partial(self._compared, relation)
+    def knows(self, relation: str) -> bool:
+        return relation in (*ORDER, *EQUALITY)
 
-    def _compared(self, relation: str, value: Any) -> Term:
-        if relation.endswith("in") and not isinstance(value, Iterable):
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
+        if relation == "in" and not isinstance(value, Iterable):
             raise wrong("a hole is one of a list, a set or another collection of values", value)
-        among = list(value) if relation.endswith("in") and not hasattr(value, "__contains__") else value
-        return Choice(tuple(text for text, each in self.pairs if _is_true(relation, each, among)))
+        among = list(value) if relation == "in" and not hasattr(value, "__contains__") else value
+        return Choice(tuple(text for text, each in self.pairs if _is_true(relation, each, among) is holds))
 
 
 def _is_true(relation: str, left: Any, right: Any) -> bool:
@@ -622,35 +622,36 @@ class MomentSymbol(Symbol):
 
     kind: Literal["date", "datetime", "time"]
 
-    def is_exact(self, relation: str) -> bool:
+    def knows(self, relation: str) -> bool:
+        return relation in (*ORDER, *EQUALITY)
+
+    def is_exact(self, relation: str, holds: bool) -> bool:
         return self.kind == "date" and relation in EQUALITY
 
-    def maker(self, relation: str) -> Make:
-        if relation in EQUALITY and self.kind == "date":
-            return Symbol.maker(self, relation)
-        return self._checked if relation in ORDER else partial(self._checked, is_ordered=False)
-
-    def _make(self, relation: str) -> Make:
-        return lambda value: Choice(tuple(dict.fromkeys(self._days([value] if relation == "==" else value))))
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
+        if relation in ORDER:
+            self._check(value)
+            # Python orders times without a zone only with those that have none either
+            return Constant(True) if self.kind == "date" else Matches(WITHOUT_ZONE[self.kind])
+        if self.kind != "date":
+            return Constant(True)
+        days = Choice(tuple(dict.fromkeys(self._days([value] if relation == "==" else value))))
+        return days if holds else Not(days)
 
     def _days(self, values: Any) -> Iterable[bytes]:
         if not isinstance(values, Iterable):
             raise wrong("a date is one of a list, a set or another collection of dates", values)
         for value in values:
-            self._checked(value)
+            self._check(value)
             yield value.isoformat().encode()
 
-    def _checked(self, value: Any, *, is_ordered: bool = True) -> Term:
-        if not is_ordered:
-            return Constant(True)
+    def _check(self, value: Any) -> None:
         kind = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}[self.kind]
         if not isinstance(value, kind) or (self.kind == "date" and isinstance(value, datetime.datetime)):
             raise wrong(f"a {self.kind} is compared with a {self.kind}", value)
         if getattr(value, "tzinfo", None) is not None:
             hint = "compare in Python after the hole, or write [X: AwareDatetime], pydantic's type with a time zone"
             raise wrong(f"a {self.kind} that may lack a time zone is not compared with one that has it", value, hint)
-        # Python orders those only that have no time zone either
-        return Constant(True) if self.kind == "date" else Matches(WITHOUT_ZONE[self.kind])
 
 
 # Places of a JSON value ----------------------------------------------------------------------------------------------
@@ -660,7 +661,7 @@ SCALARS = (bool, int, float, str, Decimal, Fraction, datetime.date, datetime.tim
 COLLECTIONS = (list, tuple, set, frozenset, dict, EnumMeta)
 MAX_LISTED = 1_000
 """Most values of a collection that a place is compared with."""
-OF_PLACES = (*ORDER, *EQUALITY, "is", "is not", "contains", "lacks", "startswith", "endswith", *WAYS, "true", "false")
+OF_PLACES = (*ORDER, *EQUALITY, "is", "contains", "startswith", "endswith", *WAYS, "true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -670,12 +671,10 @@ class PlaceSymbol(Symbol):
     path: tuple[PlaceStep, ...] = ()
     of_length: bool = False
 
-    def maker(self, relation: str) -> Make:
-        if relation not in OF_PLACES:
-            raise Unguided
-        return partial(self._compared, relation)
+    def knows(self, relation: str) -> bool:
+        return relation in OF_PLACES
 
-    def is_exact(self, relation: str) -> bool:
+    def is_exact(self, relation: str, holds: bool) -> bool:
         return False
 
     def step(self, step: PlaceStep) -> PlaceSymbol:
@@ -704,11 +703,11 @@ class PlaceSymbol(Symbol):
         """The values that have such a place."""
         return Inside(self.path, ()) if self.path else Constant(True)
 
-    def _compared(self, relation: str, value: Any) -> Term:
+    def _term(self, relation: str, value: Any, holds: bool) -> Term:
         keys = [key for step in self.path for key in (step.key, step.default)]
-        if relation in ("in", "not in") and isinstance(value, (*SCALARS, NoneType)) and not isinstance(value, str):
+        if relation == "in" and isinstance(value, (*SCALARS, NoneType)) and not isinstance(value, str):
             raise wrong("a place is one of a list, a set or another collection of values", value)
-        if relation in ("is", "is not"):
+        if relation == "is":
             is_known = value is None or value is True or value is False
         else:
             is_known = _is_comparable(value, relation)
@@ -719,14 +718,14 @@ class PlaceSymbol(Symbol):
             value = (*members, *(member.value for member in members))
         elif isinstance(value, COLLECTIONS):
             value = tuple(value)
-        return Inside(self.path, (PlaceTest(relation, value, self.of_length),))
+        return Inside(self.path, (PlaceTest(relation, value, holds, self.of_length),))
 
 
 def _is_comparable(value: Any, relation: str) -> bool:
     """True if comparisons with the value are those of numbers, texts, dates and listed values."""
-    if isinstance(value, str) and relation in ("in", "not in"):  # any part of it
+    if isinstance(value, str) and relation == "in":  # any part of it
         return False
-    if isinstance(value, (range, *COLLECTIONS)) and relation not in ("in", "not in", "startswith", "endswith"):
+    if isinstance(value, (range, *COLLECTIONS)) and relation not in ("in", "startswith", "endswith"):
         return False
     if isinstance(value, range):
         return True

@@ -178,7 +178,7 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
         terms.append(formats.integers(low, high, span))
     elif plain.bare == TextSymbol(NumberSymbol("float")):  # pydantic compares the digits after the point
         bounds = {relation: schema.get(key) for key, relation in BOUNDS.items()}
-        terms += [NumberSymbol("float").maker(each)(bound) for each, bound in bounds.items() if bound is not None]
+        terms += [NumberSymbol("float").term(each, bound) for each, bound in bounds.items() if bound is not None]
     elif plain.bare == PLAIN:
         terms.append(Length(schema.pop("minLength", 0), schema.pop("maxLength", None), span=span))
         if "pattern" in schema:  # pydantic stays the judge: its expressions are nearly those of Python

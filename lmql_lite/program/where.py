@@ -38,11 +38,9 @@ from lmql_lite.program.symbols import (
     UNKNOWN,
     WAYS,
     Kind,
-    Make,
     PartsSymbol,
     PlaceSymbol,
     Symbol,
-    TextSymbol,
     Unguided,
 )
 from lmql_lite.program.values import wrong
@@ -60,9 +58,10 @@ SYMBOLS: Mapping[type[ast.cmpop], str] = {
     ast.Is: "is",
     ast.IsNot: "is not",
 }
-PAIRS = (("<", ">="), (">", "<="), ("==", "!="), ("in", "not in"), ("is", "is not"), ("contains", "lacks"))
-OPPOSITE: Mapping[str, str] = dict((*PAIRS, *((other, one) for one, other in PAIRS), ("true", "false")))
-FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "in": "contains", "not in": "lacks"}
+NEGATIVE = {"!=": "==", "not in": "in", "is not": "is"}
+"""Maps comparisons to those that must not hold for them."""
+OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "in": "contains"}
 """Maps symbols to those with the sides exchanged, where these differ."""
 EXAMPLES = {
     "STOPS_AT": '(X, "\\n")',
@@ -361,7 +360,7 @@ class ClauseReading:
         if isinstance(node, ast.Compare):
             return self.chain(node, holds)
         found = self.value(node, holds)
-        return placed(self.tested(found, "true", None, holds) if isinstance(found, Symbol) else found, span)
+        return placed(self.tested(found, "true", True, holds) if isinstance(found, Symbol) else found, span)
 
     # Comparisons -----------------------------------------------------------------------------------------------------
 
@@ -387,6 +386,8 @@ class ClauseReading:
             return And((left.there(), right.there()))
         if isinstance(left, Symbol) and isinstance(right, Symbol):
             raise Unguided
+        if relation in NEGATIVE:
+            relation, holds = NEGATIVE[relation], not holds
         if isinstance(left, Symbol):
             return self.tested(left, relation, right, holds)
         if isinstance(right, Symbol):
@@ -395,14 +396,11 @@ class ClauseReading:
 
     def tested(self, symbol: Symbol, relation: str, value: Any, holds: bool = True) -> Term:
         """The term of a comparison of a symbol with a value."""
-        relation = relation if holds else OPPOSITE.get(relation, f"not {relation}")
-        make = symbol.maker(relation)
-        if not symbol.is_exact(relation):
+        if not holds and relation in OPPOSITE:
+            relation, holds = OPPOSITE[relation], True
+        if not symbol.is_exact(relation, holds):
             self.leaves_to_python = True
-        return self.made(symbol, relation, make, value)
-
-    def made(self, symbol: Symbol, relation: str, make: Make, value: Any) -> Term:
-        return make(value)
+        return symbol.term(relation, value, holds)
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -598,12 +596,6 @@ class CompileTimeReading(ClauseReading):
             node = self._last
         return QueryError(error.message, span=self.place(node), hint=error.hint)
 
-    def made(self, symbol: Symbol, relation: str, make: Make, value: Any) -> Term:
-        path = symbol.path if isinstance(symbol, PlaceSymbol) else ()
-        if value is UNKNOWN or any(each is UNKNOWN for step in path for each in step):
-            return Constant(True)
-        return make(value)
-
     # Refusals --------------------------------------------------------------------------------------------------------
 
     def left(self, node: ast.expr) -> Term:
@@ -711,7 +703,7 @@ def _shape(name: str, text: str) -> bool:
 
 
 def _relation(name: str, text: str, value: Any) -> bool:
-    return satisfies(TextSymbol().maker(RELATIONS[name])(value), text.encode())
+    return satisfies(PLAIN.term(RELATIONS[name], value), text.encode())
 
 
 def _parts(name: str, text: str) -> range:
