@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lmql_lite.lang.lint import lint, unseen
 from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import check
 from lmql_lite.lang.source import Source
+from tests.tables import cases
 
 
 def doubted(text: str) -> list[str]:
@@ -19,38 +18,12 @@ def doubted(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ('X == "a" or "b"', '1:25 `"b"` alone is always true | write X == "b"'),
-        ('X != "a" and "b"', '1:26 `"b"` alone is always true | write X != "b"'),
-        ('X in ["a"] or 3', "1:27 `3` alone is always true | remove it, or compare it with something"),
-        ("len(X) < 3 and not False", "1:32 `False` alone is always false | remove it, or compare it with something"),
-        ("X.isdigit", "1:13 `X.isdigit` is a method that is not called | write X.isdigit()"),
-        ("[X, 1]", "1:13 a list is always true, whatever stands in it | join conditions with and, or"),
-        ("{X}", "1:13 a list is always true, whatever stands in it | join conditions with and, or"),
-        ("lambda: X", "1:13 this is not a condition: it is always true | compare it with something"),
-        (
-            "len(X) < 3 and INT",
-            "1:28 `INT` is a function that is not called, and so always true | write INT(...)",
-        ),
-    ],
-)
+@cases("lang/lint", "a condition that is always true is a warning")
 def test_a_condition_that_is_always_true_is_a_warning(where: str, said: str) -> None:
     assert doubted(f'"[X]" where {where}') == [said]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"[X]" where X == "a" or X == "b"',
-        '"[X]" where X and X.isdigit() or flag',
-        '"[X]" where len(X) < 3 and check(X)\n',
-        '"[X]" where X.strip().lower() == "a" and len([X, 1]) == 2',
-        'INT = True\n"[X]" where X and INT',
-        "\"{place}[X: 'a+']\"",
-    ],
-)
+@cases("lang/lint", "what may well be meant is no warning", globals())
 def test_what_may_well_be_meant_is_no_warning(text: str) -> None:
     assert doubted(text) == []
 

@@ -9,6 +9,7 @@ from lmql_lite.lang.keywords import CONSTRAINTS
 from lmql_lite.lang.query import parse
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.lang.source import Source
+from tests.tables import cases
 
 
 def scope(text: str) -> Scope:
@@ -46,69 +47,12 @@ def test_holes_inputs_and_the_rest():
     assert found.constraints == {"STOPS_AT", "TOKENS"}
 
 
-@pytest.mark.parametrize(
-    ("code", "free"),
-    [
-        ("x = y", ["y"]),
-        ("x = x", []),
-        ("x += 1", []),
-        ("print(later)\nlater = 1", []),
-        ("import os.path, a as b\nos, b, a", ["a"]),
-        ("from m import n as o\nn, o", ["n"]),
-        ("def f(a, *b, c=d, **e): return a, b, c, e, g\nf", ["d", "g"]),
-        ("def f(a: t) -> u: v = a\nv", ["t", "u", "v"]),
-        ("g = 0\ndef f():\n    global g\n    g = 1\ng", []),
-        ("def f():\n    x = 1\n    def h():\n        nonlocal x\n        x = y\n    return h", ["y"]),
-        ("class A(B, metaclass=M):\n    c = 1\n    d = c\n    def m(self): return c", ["B", "M", "c"]),
-        ("@deco\ndef f(): pass", ["deco"]),
-        ("lambda a, b=c: a + b + d", ["c", "d"]),
-        ("[a for a in b if c]\na", ["b", "c", "a"]),
-        ("[b for a in as_ for b in a]", ["as_"]),
-        ("{k: v for k, v in d}", ["d"]),
-        ("[(y := a) for a in b]\ny", ["b"]),
-        ("(y := 1)\ny", []),
-        ("for a, (b, *c) in d: pass\na, b, c", ["d"]),
-        ("async for a in b: c", ["b", "c"]),
-        ("try: pass\nexcept E as e: e", ["E"]),
-        ("with a as b, c as (d, e): b, d, e", ["a", "c"]),
-        ("match a:\n    case [b, *c]: b, c\n    case {'k': d, **e}: d, e\n    case C(f=g) as h: g, h", ["a", "C"]),
-        ("del a", []),
-        ("a.b = c[d]", ["a", "c", "d"]),
-        ("a: b = c", ["b", "c"]),
-        ("x = f'{a!r}'", ["a"]),
-        ("print(len, __name__, True)", []),
-        ("context.prompt", []),
-        ("await a(b)", ["a", "b"]),
-        ("STOPS_AT", ["STOPS_AT"]),
-    ],
-)
+@cases("lang/scope", "names of python", globals())
 def test_names_of_python(code, free):
     assert inputs(f'"[HOLE]"\n{code}\n') == free
 
 
-@pytest.mark.parametrize(
-    ("query", "free"),
-    [
-        ('"{a} [X] {X} {b!r:>9}"', ["a", "b"]),
-        ("\"[X: Literal['a', b]] [Y: list[kind]] [Z: date]\"", ["b", "kind"]),
-        ('"[@deco @other(a) X]"', ["deco", "other", "a"]),
-        ('"[sample(temperature=t) X] [argmax Y]"', ["t"]),
-        ('"[tool(X, a)] [f(1) Y]"', ["tool", "a", "f"]),
-        ('"[X]" where X in options and check(X)', ["options", "check"]),
-        ('"[X]" distribution X in options', ["options"]),
-        ('argmax(n=k)\n    "[X]"\nfrom model\nwhere len(X) < limit', ["k", "model", "limit"]),
-        ('if a:\n    "[X]"\nelif b:\n    "[Y]"\nwhile c: "[Z]"\nfor i in d: "{i}"', ["a", "b", "c", "d"]),
-        ('for i in d:\n    if i: break\n    "[X]"\nelse: return e', ["d", "e"]),
-        ('try:\n    "{a}[X]"\nexcept ValueError:\n    b', ["a", "b"]),
-        ('import re\nlimit = 3\nargmax\n    "[X]"\nwhere len(X) < limit', []),
-        ('b = a\n"{a}"\na', ["a"]),
-        ('"{where}[X]" where where(X)', ["where"]),
-        ('"[X]" where re.search("a", X) and regex.match("b", X)', ["regex"]),
-        ('x = re.compile("a")\n"[X]" where words(X) and starts_with(X)', ["words", "starts_with"]),
-        ('import re\n"[X]" where re.fullmatch("a", X)', []),
-        ('"{re} [X]"\nre = 3', []),
-    ],
-)
+@cases("lang/scope", "names of a query", globals())
 def test_names_of_a_query(query, free):
     assert inputs(query) == free
 
@@ -123,27 +67,7 @@ def test_the_place_counts_from_the_first_line():
     assert str(place.span.line) == "9" and place.span.source == "place"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        '"[A]" where LIMIT > len(A)',
-        'def STOP_AT(x, y): return True\n"[A]" where STOP_AT(A, "x")',
-        'def stops_at(x, y): return True\n"[A]" where stops_at(A, "x")',
-        '"[A]" where stops(A) and ends_with(A, "x") and date(A)',
-        '"[A]"\n"[B]" where len(A) < len(B)',
-        '"[A]"\n"[B]" where B in [A]\nwhere len(A) < 3',
-        'if x:\n    "[A]"\nelse:\n    "[B]"\nwhere len(A) < 3 and STOPS_AT(B, "x")',
-        '"a" "[A]" distribution A in ["x"]',
-        '"x [A]"\n"[B]"\ndistribution A in ["x"]',
-        '"[A]."\ndistribution A in ["a"]',
-        '"[A][B]" distribution A in ["a"]',
-        'def f():\n    "doc [X]"\n    "[[X]] {x}"\n    g("[X]")\n"[HOLE]"',
-        "import lmql\n'[X]'",
-        "import lmql.lib.chat as chat\n'[X]'",
-        "from lmql import F, lib\n'[X]'",
-        "import lmql_lite\n'[X]'",
-    ],
-)
+@cases("lang/scope", "nothing is said", globals())
 def test_nothing_is_said(query):
     scope(query)
 

@@ -13,6 +13,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.errors import ConstraintError
+from tests.tables import cases
 
 
 class Color(enum.Enum):
@@ -62,25 +63,7 @@ def test_a_key_that_is_no_text_is_refused_inside_a_record() -> None:
         lq.run_sync('"J: [X: T]\\n"', {"T": Board}, model=lq.ScriptedModel("J: "))
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        (int, "7", 7),
-        (float, "1.5", 1.5),
-        (bool, "true", True),
-        (bytes, "ab", b"ab"),
-        (Color, "red", Color.RED),
-        (Level, "1", Level.LOW),
-        (Literal["a", "b"], "b", "b"),
-        (Literal["a", 1], "a", "a"),
-        (datetime.date, "2024-02-29", datetime.date(2024, 2, 29)),
-        (uuid.UUID, "0b2a9b0e-7c1d-4b6e-9f3a-1c2d3e4f5a6b", uuid.UUID("0b2a9b0e-7c1d-4b6e-9f3a-1c2d3e4f5a6b")),
-        (int | None, "7", 7),
-        (int | str, "a", "a"),
-        (Any, "a", "a"),
-    ],
-    ids=str,
-)
+@cases("program/dict_keys", "a key that is a text is read as its type", globals())
 def test_a_key_that_is_a_text_is_read_as_its_type(key: Any, text: str, value: Any) -> None:
     model = lq.ScriptedModel(f'J: {{"{text}": 5}}\n')
     assert lq.run_sync('"J: [X: T]\\n"', {"T": dict[key, int]}, model=model).variables["X"] == {value: 5}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import pytest
 
 import lmql_lite as lq
 from lmql_lite.errors import ConstraintError
+from tests.tables import cases
 
 
 class Node(pydantic.BaseModel):
@@ -40,29 +41,7 @@ class Named(pydantic.BaseModel):
     required: int
 
 
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        Node,
-        One,
-        Bush,
-        tuple[Node, int],
-        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
-        {"anyOf": [{"$ref": "#"}]},
-        {"$ref": "#"},
-        {"allOf": [{"$ref": "#"}]},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
-        {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 2},
-        {"type": "object", "additionalProperties": {"$ref": "#"}, "required": ["a"]},
-        {"type": "object", "additionalProperties": {"$ref": "#"}, "minProperties": 1},
-        {"type": "object", "allOf": [{"properties": {"a": {"$ref": "#"}}}, {"required": ["a"]}]},
-        Annotated[dict[str, Node], pydantic.Field(min_length=1)],
-        Annotated[list[Node], pydantic.Field(min_length=1)],
-        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
-    ],
-    ids=str,
-)
+@cases("program/endless_types", "a type without a finite value is refused", globals())
 def test_a_type_without_a_finite_value_is_refused(annotation: Any) -> None:
     with pytest.raises(ConstraintError, match=r"nothing can fill \[X\]"):
         lq.run_sync('"J:[X: T]"', {"T": annotation}, model=lq.ScriptedModel("J:"))
@@ -87,30 +66,7 @@ DEFS = {"$defs": {"E": ENDLESS}}
 E = {"$ref": "#/$defs/E"}
 
 
-@pytest.mark.parametrize(
-    ("annotation", "begun", "value"),
-    [
-        (Node | None, '{"child": ', None),
-        (Literal[7] | Node, '{"child": ', 7),
-        (list[Node], '[{"child": ', []),
-        (dict[str, Node], '{"a": ', {}),
-        (dict[int, Node], '{"7": ', {}),
-        (tuple[Node | Literal[7]], '[{"child": ', (7,)),
-        (list[list[Node]], '[[{"child": ', [[]]),
-        ({**DEFS, "anyOf": [E, {"type": "null"}]}, '{"child": ', None),
-        ({**DEFS, "type": "array", "items": E}, '[{"child": ', []),
-        ({**DEFS, "type": "array", "items": E, "prefixItems": [{"type": "null"}]}, '[null, {"child": ', [None]),
-        ({**DEFS, "type": "array", "prefixItems": [E], "maxItems": 1}, '[{"child": ', []),
-        ({**DEFS, "type": "object", "properties": {"a": E}, "additionalProperties": False}, '{"a": ', {}),
-        ({**DEFS, "type": "object", "additionalProperties": E}, '{"a": ', {}),
-        ({**DEFS, "type": "object", "patternProperties": {"^a$": E}, "additionalProperties": False}, '{"a": ', {}),
-        ({**DEFS, "type": ["object", "null"], "properties": {"a": E}, "required": ["a"]}, '{"a": ', None),
-        ({**DEFS, "type": ["array", "null"], "items": E, "minItems": 1}, '[{"child": ', None),
-        ({"defs": {"E": {"type": "array", "items": {"$ref": "#/defs/E"}, "minItems": 1}, "L": {"type": "array",
-          "items": {"$ref": "#/defs/E"}}}, "$ref": "#/defs/L"}, "[[", []),
-    ],
-    ids=str,
-)  # fmt: skip
+@cases("program/endless_types", "a part that cannot end is not begun", globals())
 def test_a_part_that_cannot_end_is_not_begun(annotation: Any, begun: str, value: Any) -> None:
     model = lq.ScriptedModel("J:" + begun)
     found = lq.run_sync('"J:[X: T]"', {"T": annotation}, model=model, max_backtracks=0).variables["X"]

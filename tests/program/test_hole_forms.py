@@ -9,6 +9,7 @@ from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
 from lmql_lite.program.compiler import compile
 from lmql_lite.program.ops import Hole
+from tests.tables import cases
 
 
 def holes(source: str) -> list[Hole]:
@@ -35,22 +36,7 @@ def test_a_hole_with_a_decoder_or_a_decorator_and_the_one_behind_it_begin_a_segm
     assert joins == [False, True, False, False, True, False, False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("hole", "place", "sentence", "hint"),
-    [
-        ("[sample(temprature=1) X]", "1", "sample has no option called 'temprature'", "did you mean temperature?"),
-        ("[sample(seed=1) X]", "1", "seed is an option of the whole run", "put it in the header"),
-        ("[sample(temperature=-1) X]", "-1", "temperature is a number from 0", None),
-        ("[sample(n=3) X]", "sample(n=3)", "filled once in each branch", "put sample into the header"),
-        ("[argmax(temperature=1) X]", "argmax(temperature=1)", "argmax takes the best token", "sample(temperature=1)"),
-        ("[sample(1) X]", "1", "takes named arguments only", "write name=value"),
-        ("[sample(**o) X]", "o", "takes no \\*\\* arguments", "name=value"),
-        ("[smaple(top_k=1) X]", "smaple", "no decoder is called 'smaple'", "did you mean sample?"),
-        ("[ask(1) X]", "ask", "no decoder is called 'ask'", "[X: ask(1)]"),
-        ("[bsseq X]", "bsseq", "does not have the decoder 'bsseq'", "beam(n=...) is nearest"),
-    ],
-    ids=lambda value: str(value)[:24],
-)
+@cases("program/hole_forms", "what is wrong with a decoder at a hole", globals())
 def test_what_is_wrong_with_a_decoder_at_a_hole(hole: str, place: str, sentence: str, hint: str | None) -> None:
     source, message, found = said(f'"{hole}"')
     assert source == place

@@ -10,6 +10,7 @@ import pytest
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.errors import ConstraintError, QueryError
 from tests.program.test_conditions import condition, term
+from tests.tables import cases
 
 TEXTS = (
     *("", "0", "7", "-7", "12", "119", "120", "121", "-119", "007", "-0", "1.5", "-0.25", "99999"),
@@ -34,56 +35,7 @@ TEXTS = (
 )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "re.fullmatch('[ab]+', X)",
-        "re.fullmatch('[ab]+', X) is not None",
-        "re.fullmatch('[ab]+', X) is None",
-        "not re.fullmatch('[ab]+', X)",
-        "pattern.fullmatch(X)",
-        "re.fullmatch(pattern, X) or X == 'none'",
-        "X.startswith('a')",
-        "not X.startswith('a')",
-        "X.startswith(('a', 'A', '12'))",
-        "X.startswith(())",
-        "X.endswith('b')",
-        "X.endswith(('b', '9', 'b\\n')) and len(X) > 2",
-        "X.isdigit()",
-        "not X.isalpha() and X.isalnum()",
-        "X.isupper() or X.islower()",
-        "X.isspace() or X.isalpha() or X.isascii() and not X.isprintable()",
-        "X.isdecimal() or X.isnumeric()",
-        "int(X) < 120",
-        "int(X) <= 120",
-        "int(X) > n",
-        "int(X) >= -7",
-        "int(X) == 7",
-        "int(X) != 7",
-        "int(X) < 11.5",
-        "int(X) < third",
-        "int(X) == 11.5",
-        "120 > int(X)",
-        "0 < int(X) < 120",
-        "0 <= int(X) != 7",
-        "not int(X) < 120",
-        "not 0 < int(X) < 120",
-        "not (int(X) > 120 or X == '7')",
-        "not not int(X) > 7",
-        "int(X) < 5 or int(X) > 100",
-        "X == 'none' or int(X) > 100",
-        "int(X) in [7, 12, -7, 11.5, 120.0]",
-        "int(X) not in [7, 12]",
-        "not int(X) in range(5, 120)",
-        "int(X) in range(5, 120, 7)",
-        "int(X) in range(0)",
-        "int(X) in range(120, -9, -1)",
-        "int(X) in range(7, 10**100)",
-        "int(X) < infinity",
-        "int(X) > infinity",
-        "int(X) in [True, False]",
-    ],
-)
+@cases("program/patterns", "a term holds where python says so")
 def test_a_term_holds_where_python_says_so(text: str) -> None:
     """Law 3: and where Python raises an error since a text is no number, it does not hold."""
     values = {
@@ -108,20 +60,7 @@ def test_a_term_holds_where_python_says_so(text: str) -> None:
     assert any(held) or text in ("X.startswith(())", "int(X) == 11.5", "int(X) in range(0)", "int(X) > infinity")
 
 
-@pytest.mark.parametrize(
-    ("text", "meaning"),
-    [
-        ("REGEX(X, '(ab|b)c?')", "re.fullmatch('(ab|b)c?', X)"),
-        ("REGEX(X, pattern)", "pattern.fullmatch(X)"),
-        ("INT(X)", "re.fullmatch('0|-?[1-9][0-9]*', X)"),
-        ("not INT(X)", "not re.fullmatch('0|-?[1-9][0-9]*', X)"),
-        ("FLOAT(X)", "re.fullmatch('-?(0|[1-9][0-9]*)([.][0-9]+)?', X)"),
-        ("DATE(X)", "X == '2024-02-29'"),
-        ("STARTS_WITH(X, 'a')", "X.startswith('a')"),
-        ("STARTS_WITH(X, {'a', '1'})", "X.startswith(('a', '1'))"),
-        ("ENDS_WITH(X, ['b', '9'])", "X.endswith(('b', '9'))"),
-    ],
-)
+@cases("program/patterns", "functions of a where clause mean what python could say")
 def test_functions_of_a_where_clause_mean_what_python_could_say(text: str, meaning: str) -> None:
     values = {"pattern": re.compile("[ab]+|N", re.I), "re": re}
     for value in TEXTS:
