@@ -7,6 +7,7 @@ most 30 seconds. The redis package's own retries are off, because they turn a ti
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ class RedisConnection:
             )
         except ValueError as error:
             raise CacheError(f"{url} is not a URL of a Redis server", hint="such as redis://localhost:6379") from error
+        weakref.finalize(self, self._client.close).atexit = False  # the package leaves some sockets to the collector
         self._refusal: type[Exception] = redis.ResponseError
         self._failures = (redis.RedisError, OSError)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,11 @@ def test_an_absent_server_is_asked_ever_less_often_and_serves_when_it_is_back(
     clock.now += 0.5  # the pauses begin anew
     server.start()
     assert tier.put("key", b"third")
+    with warnings.catch_warnings(record=True) as caught:  # a tier that is dropped closes its sockets
+        warnings.simplefilter("always")
+        del tier
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_a_hanging_server_costs_one_time_out(server: RedisServer) -> None:
