@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 LAST = 0x10FFFF
@@ -39,40 +39,37 @@ class Language:
 
     def rule_after(self, text: str) -> Rule | None:
         """Rule to which a text leads; None if no text begins with it."""
-        rule = self.rules[0]
-        for character in text:
-            place = bisect_right(rule.edges, (ord(character), LAST + 1)) - 1
-            if place < 0 or ord(character) > rule.edges[place][1]:
-                return None
-            rule = self.rules[rule.edges[place][2]]
-        return rule
+        places = self._places(text)
+        return self.rules[places[-1]] if len(places) > len(text) else None
+
+    def _places(self, text: str) -> list[int]:
+        """Numbers of the rules along a text, the first one included, as far as there are any."""
+        places = [0]
+        for code in map(ord, text):
+            edges = self.rules[places[-1]].edges
+            at = bisect_right(edges, (code, LAST + 1)) - 1
+            if at < 0 or code > edges[at][1]:
+                break
+            places.append(edges[at][2])
+        return places
 
     def after(self, text: str) -> Language | None:
         """Language of the continuations of a text; None if no text begins with it."""
-        place = 0
-        for character in text:
-            edges = self.rules[place].edges
-            place = next((after for low, high, after in edges if low <= ord(character) <= high), -1)
-            if place < 0:
-                return None
-        number = {0: place, place: 0}  # swaps the first rule and the one reached
-        rules = [self.rules[number.get(at, at)] for at in range(len(self.rules))]
-        return smallest([_numbered(rule, lambda after: number.get(after, after)) for rule in rules])
+        rule = self.rule_after(text)
+        if rule is None:
+            return None
+        return smallest([_numbered(each, lambda after: after + 1) for each in (rule, *self.rules)])
 
     def without(self, text: str, *, begun: bool = False) -> Language:
         """The language without this text, or if `begun`, without all texts that begin with it. It may be empty."""
-        places = [0]
-        for character in text:
-            edges = self.rules[places[-1]].edges
-            after = next((after for low, high, after in edges if low <= ord(character) <= high), None)
-            if after is None:
-                return self
-            places.append(after)
+        places = self._places(text)
         size = len(places)  # the rules along the text come first
+        if size <= len(text):
+            return self
         kept = [_numbered(rule, lambda after: after + size) for rule in self.rules]
         way = []
-        for at, (place, character) in enumerate(zip(places, text, strict=False)):
-            code, forked = ord(character), list[tuple[int, int, int]]()
+        for at, (place, code) in enumerate(zip(places, map(ord, text), strict=False)):
+            forked = list[tuple[int, int, int]]()
             for low, high, after in kept[place].edges:
                 if low <= code <= high:
                     parts = (low, code - 1, after), (code, code, at + 1), (code + 1, high, after)
@@ -152,22 +149,16 @@ ANYTHING = Language((Rule(((0, 0xD7FF, 0), (0xE000, LAST, 0)), True),))
 def smallest(rules: Sequence[Rule]) -> Language:
     """The same language in as few rules as possible, numbered in breadth-first order from the first."""
     rules = _alive(rules)
-    blocks = _blocks([rule.accepts for rule in rules], _steps(rules))
-    numbers = {blocks[0]: 0}
-    waiting = deque([rules[0]])
-    found: list[Rule] = []
-    while waiting:
-        rule = waiting.popleft()
-        edges: list[tuple[int, int, int]] = []
+    blocks = _blocks(rules)
+    numbers, met, found = {blocks[0]: 0}, [rules[0]], list[Rule]()
+    for rule in met:  # grows during the loop
+        edges = []
         for low, high, after in rule.edges:
-            number = numbers.setdefault(blocks[after], len(numbers))
-            if number == len(found) + len(waiting) + 1:
-                waiting.append(rules[after])
-            if edges and edges[-1][1] == low - 1 and edges[-1][2] == number:
-                edges[-1] = (edges[-1][0], high, number)
-            else:
-                edges.append((low, high, number))
-        found.append(Rule(tuple(edges), rule.accepts))
+            number = numbers.setdefault(blocks[after], len(met))
+            if number == len(met):
+                met.append(rules[after])
+            edges.append((low, high, number))
+        found.append(Rule(_joined(edges), rule.accepts))
     return Language(tuple(found))
 
 
@@ -187,57 +178,44 @@ def _alive(rules: Sequence[Rule]) -> list[Rule]:
     return [Rule(tuple(edge for edge in rule.edges if edge[2] in alive), rule.accepts) for rule in rules]
 
 
-def _steps(rules: Sequence[Rule]) -> list[dict[int, int]]:
-    """Maps each kind of character to the next rule, for every rule. A kind has the characters no rule tells apart."""
-    shapes: dict[Edges, int] = {}
-    shaped: list[tuple[Edges, list[int]]] = []
-    for rule in rules:
-        targets: dict[int, int] = {}
-        shape = tuple((low, high, targets.setdefault(after, len(targets))) for low, high, after in rule.edges)
-        shapes.setdefault(shape, len(shapes))
-        shaped.append((shape, list(targets)))
-    cuts = sorted({cut for shape in shapes for low, high, _ in shape for cut in (low, high + 1)})
-    index = {cut: at for at, cut in enumerate(cuts)}
-    kinds = [0] * len(cuts)
-    for shape in shapes:
-        numbers: dict[tuple[int, int], int] = {}
-        leads = [-1] * len(cuts)
-        for low, high, target in shape:
-            leads[index[low] : index[high + 1]] = [target] * (index[high + 1] - index[low])
-        kinds = [numbers.setdefault(key, len(numbers)) for key in zip(kinds, leads, strict=True)]
-    leading = {
-        shape: {kind: target for low, high, target in shape for kind in kinds[index[low] : index[high + 1]]}
-        for shape in shapes
-    }
-    return [{kind: targets[target] for kind, target in leading[shape].items()} for shape, targets in shaped]
+def _blocks(rules: Sequence[Rule]) -> list[int]:
+    """Number of each rule's block. Rules of one block have the same accepted continuations.
 
-
-def _blocks(accepts: Sequence[bool], steps: Sequence[dict[int, int]]) -> list[int]:
-    """Equivalence class of each state: states with the same accepted continuations share a number (Hopcroft 1971)."""
-    before: list[list[tuple[int, int]]] = [[] for _ in steps]
-    for state, leads in enumerate(steps):
-        for kind, after in leads.items():
-            before[after].append((kind, state))
-    members = [{state for state, ends in enumerate(accepts) if ends is half} for half in (False, True)]
-    block_of = [int(ends) for ends in accepts]
-    waiting = {0, 1}
-    while waiting:
-        sources: dict[int, list[int]] = defaultdict(list)
-        for state in members[waiting.pop()]:
-            for kind, source in before[state]:
-                sources[kind].append(source)
-        for leading in sources.values():
-            hit: dict[int, list[int]] = defaultdict(list)
-            for source in leading:
-                hit[block_of[source]].append(source)
-            for block, some in hit.items():
-                if len(some) == len(members[block]):
-                    continue
-                new = len(members)
-                members.append(set(some))
-                members[block].difference_update(some)
-                for state in some:
-                    block_of[state] = new
-                # a split by either half does the work of the old block: the smaller half is enough
-                waiting.add(new if block in waiting else min(block, new, key=lambda each: len(members[each])))
+    Blocks are split until the rules of each lead to the same blocks. Only a rule whose target has a new number is
+    looked at again: all others of its block still agree.
+    """
+    before: list[set[int]] = [set() for _ in rules]
+    for number, rule in enumerate(rules):
+        for _, _, after in rule.edges:
+            before[after].add(number)
+    block_of = [int(rule.accepts) for rule in rules]
+    sizes = [block_of.count(0), block_of.count(1)]
+    looked_at = set(range(len(rules)))
+    while looked_at:
+        parts: dict[int, dict[Edges, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for number in looked_at:
+            leads = _joined((low, high, block_of[after]) for low, high, after in rules[number].edges)
+            parts[block_of[number]][leads].append(number)
+        looked_at = set()
+        for block, alike in parts.items():
+            split_off = sorted(alike.values(), key=len)
+            if sizes[block] == sum(map(len, split_off)):
+                split_off.pop()  # the largest part keeps the number
+            for part in split_off:
+                sizes[block] -= len(part)
+                for number in part:
+                    block_of[number] = len(sizes)
+                    looked_at |= before[number]
+                sizes.append(len(part))
     return block_of
+
+
+def _joined(edges: Iterable[tuple[int, int, int]]) -> Edges:
+    """The edges, with neighbours that lead to the same number as one."""
+    found: list[tuple[int, int, int]] = []
+    for low, high, after in edges:
+        if found and found[-1][1] == low - 1 and found[-1][2] == after:
+            found[-1] = (found[-1][0], high, after)
+        else:
+            found.append((low, high, after))
+    return tuple(found)
