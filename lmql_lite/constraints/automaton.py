@@ -11,22 +11,19 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from threading import RLock
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.counts import (
     DEAD,
-    BeginningMachine,
     Counts,
-    LackMachine,
-    OccurrenceCounter,
     PartCounter,
     PhraseMachine,
     Values,
 )
-from lmql_lite.constraints.pattern import MATCH, SURROGATES, Ranges, UnsupportedPattern, contains, program
+from lmql_lite.constraints.pattern import MATCH, SURROGATES, Ranges, UnsupportedPattern, literally, program
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import (
     And,
@@ -80,36 +77,35 @@ class TooLarge(ConstraintError):
     """A condition needs more states or counts than an automaton may have."""
 
 
-class Content(Protocol):
-    """A machine that reads characters and judges the text. The state DEAD means that no continuation holds."""
-
-    start: int
-    sets: list[Ranges]
-
-    def step(self, state: int, character: str) -> int: ...
-
-    def holds(self, state: int) -> bool: ...
-
-
 class PatternMachine:
-    """Subsets of a program's instructions, numbered as they are met."""
+    """Sets of a program's instructions, numbered as they are met. An instruction has the age of its oldest match.
 
-    def __init__(self, pattern: str, flags: int) -> None:
+    With `search`, a match may begin at each place of the text. Ages, in characters, are 0 unless they are `aged`.
+    """
+
+    def __init__(self, pattern: str, flags: int, *, search: bool = False, aged: bool = False) -> None:
         self._program = program(pattern, flags)
+        self._search, self._aged = search, aged
         self.sets = self._program.sets
         self.farthest = self._program.farthest
-        self.start = 0 if self._program.start else DEAD
-        self._places = [self._program.start]
-        self._numbers = {self._program.start: 0}
+        begin = {} if search else dict.fromkeys(self._program.start, 0)
+        self.start = 0 if begin or search else DEAD
+        self._places = [begin]
+        self._numbers = {frozenset(begin.items()): 0}
 
     def step(self, state: int, character: str) -> int:
         if state == DEAD:
             return DEAD
-        steps = [self._program.step(place) for place in self._places[state] if place != MATCH]
-        after = self._program.enter(frozenset([step.then for step in steps if contains(step.characters, character)]))
-        if not after:
+        here, after = self._places[state], dict[int, int]()
+        if self._search:
+            here = dict.fromkeys(self._program.start, 0) | here
+        for place in self._program.reading(character).intersection(here):
+            age = here[place] + self._aged
+            for reached in self._program.after(place):
+                after[reached] = max(after.get(reached, 0), age)
+        if not after and not self._search:
             return DEAD
-        number = self._numbers.setdefault(after, len(self._places))
+        number = self._numbers.setdefault(frozenset(after.items()), len(self._places))
         if number == len(self._places):
             self._places.append(after)
         return number
@@ -121,39 +117,8 @@ class PatternMachine:
         """Fewest characters to a match, and bytes of the shortest such text."""
         return min(self._program.shortest[place] for place in self._places[state])
 
-
-class StopMachine:
-    """Finds where matches of a stop end.
-
-    If the value is cut before them, an instruction has the age of its oldest match, in characters.
-    """
-
-    start = 0
-
-    def __init__(self, stop: AnyStop) -> None:
-        if isinstance(stop, Stop):
-            self._program = program("".join(f"\\U{ord(each):08x}" for each in stop.phrase.decode()), 0)
-        else:
-            self._program = program(stop.pattern, stop.flags)
-        self._ages = not stop.inclusive
-        self.sets = self._program.sets
-        self._places: list[dict[int, int]] = [{}]
-        self._numbers: dict[frozenset[tuple[int, int]], int] = {frozenset(): 0}
-
-    def step(self, state: int, character: str) -> int:
-        here = dict.fromkeys(self._program.start, 0) | self._places[state]
-        after: dict[int, int] = {}
-        for place, age in here.items():
-            if place != MATCH and contains((step := self._program.step(place)).characters, character):
-                for reached in self._program.enter(frozenset([step.then])):
-                    after[reached] = max(after.get(reached, 0), age + self._ages)
-        number = self._numbers.setdefault(frozenset(after.items()), len(self._places))
-        if number == len(self._places):
-            self._places.append(after)
-        return number
-
     def cut(self, state: int) -> int | None:
-        """Number of last characters that the stop cuts off here; None if no match ends here."""
+        """Number of last characters that a stop cuts off here; None if no match ends here."""
         return self._places[state].get(MATCH)
 
     def pending(self, state: int) -> int:
@@ -278,7 +243,7 @@ class Automaton:
         """Numbers of characters from which on some comparison has another result."""
         self._slots: dict[int, int] = {}
         """Maps the `id` of an atom to its machine."""
-        self._contents: list[Content] = []
+        self._contents: list[PatternMachine | PhraseMachine] = []
         known: dict[Term, int] = {}
         for atom in parts:
             if isinstance(atom, Choice | Matches | Begins | Ends | Lacks):
@@ -289,15 +254,15 @@ class Automaton:
         self.stops = tuple(dict.fromkeys(atom for atom in parts if isinstance(atom, AnyStop)))
         self.cuts_back = any(not stop.inclusive for stop in self.stops)
         """True if the term has STOPS_BEFORE, which cuts the value before the place where the stop is reached."""
-        self._watches = [StopMachine(stop) for stop in self.stops]
-        self._counters: list[tuple[Unit, PartCounter | OccurrenceCounter]] = [
-            (unit, OccurrenceCounter(unit.phrase) if isinstance(unit, Occurrences) else PartCounter(unit))
+        self._watches = list(map(_watch, self.stops))
+        self._counters: list[tuple[Unit, PartCounter | PhraseMachine]] = [
+            (unit, PhraseMachine([unit.phrase], "counts") if isinstance(unit, Occurrences) else PartCounter(unit))
             for unit in self.counts.units
             if unit not in ("characters", "tokens")
         ]
         self.token = self.counts.vector(["tokens"])
         machines = [*self._contents, *self._watches, *(machine for _, machine in self._counters)]
-        self._machines: Sequence[Content | StopMachine | PartCounter | PhraseMachine] = machines
+        self._machines: Sequence[PatternMachine | PhraseMachine | PartCounter] = machines
         self.classes = Classes.of(each for machine in machines for each in machine.sets)
         self._rows: list[dict[int, list[int]]] = [{} for _ in machines]
         lazy = self._contents[0] if _is_lazy(self._term) else None
@@ -703,22 +668,29 @@ def _is_lazy(term: Term) -> bool:
     return False
 
 
-def _machine(atom: Term) -> Content:
+def _machine(atom: Term) -> PatternMachine | PhraseMachine:
     match atom:
         case Choice(options):
-            return PhraseMachine(options, anywhere=False)
+            return PhraseMachine(options, "is")
         case Matches(pattern, flags, _, span):
             try:
                 return PatternMachine(pattern, flags)
             except UnsupportedPattern as error:
                 raise ConstraintError(error.sentence, span=span, hint=error.hint) from None
         case Begins(phrases):
-            return BeginningMachine(phrases)
+            return PhraseMachine(phrases, "begins")
         case Ends(phrases):
-            return PhraseMachine(phrases, anywhere=True)
+            return PhraseMachine(phrases, "ends")
         case Lacks(phrases):
-            return LackMachine(phrases)
+            return PhraseMachine(phrases, "lacks")
     raise AssertionError(f"{atom} has no machine")
+
+
+def _watch(stop: AnyStop) -> PatternMachine:
+    """Machine that finds where matches of a stop end, and if the value is cut before them, where they begin."""
+    if isinstance(stop, Stop):
+        return PatternMachine(literally(stop.phrase.decode()), 0, search=True, aged=not stop.inclusive)
+    return PatternMachine(stop.pattern, stop.flags, search=True, aged=not stop.inclusive)
 
 
 def _too_many_counts(term: Term) -> TooLarge:

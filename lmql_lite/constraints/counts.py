@@ -7,6 +7,7 @@ comparison tells larger numbers apart. A required phrase is a count that stops a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,19 +115,22 @@ class PartCounter:
 
 
 class PhraseMachine:
-    """Finds phrases: the state is a node of their trie (Aho and Corasick 1975). Holds where a phrase ends.
+    """Finds phrases: the state is a node of their trie (Aho and Corasick 1975).
 
-    `anywhere`: a phrase may begin at each place of the text. Else it is the whole text.
+    Holds if the text is one of the phrases, begins or ends with one, or lacks them all. If it `counts` them, only an
+    occurrence that overlaps no earlier one is found.
     """
 
     start = 0
 
-    def __init__(self, phrases: Iterable[bytes], *, anywhere: bool) -> None:
-        self._anywhere = anywhere
+    def __init__(self, phrases: Iterable[bytes], kind: Literal["is", "begins", "ends", "lacks", "counts"]) -> None:
+        self._kind = kind
+        self._anywhere = kind in ("ends", "lacks", "counts")
+        """True if a phrase may begin at each place of the text."""
         self._children: list[dict[str, int]] = [{}]
         self._shorter = [0]
         """For each node, that of the longest other end of its text that begins a phrase."""
-        self.found: set[int] = set()
+        self._found: set[int] = set()
         """Nodes with which a phrase ends."""
         for phrase in phrases:
             node = 0
@@ -136,68 +140,43 @@ class PhraseMachine:
                     self._children.append({})
                     self._shorter.append(0)
                 node = self._children[node][character]
-            self.found.add(node)
+            self._found.add(node)
         self.sets: list[Ranges] = [((ord(c), ord(c)),) for c in sorted({c for each in self._children for c in each})]
-        waiting = [0] if anywhere else []
+        waiting = [0] if self._anywhere else []
         for node in waiting:
             for character, child in self._children[node].items():
-                self._shorter[child] = PhraseMachine.step(self, self._shorter[node], character) if node else 0
-                if self._shorter[child] in self.found:
-                    self.found.add(child)
+                self._shorter[child] = self._after(self._shorter[node], character) if node else 0
+                if self._shorter[child] in self._found:
+                    self._found.add(child)
                 waiting.append(child)
 
     def step(self, state: int, character: str) -> int:
-        """Node after a character; DEAD if no phrase can end any more."""
+        """Node after a character; DEAD if nothing can make the machine hold any more."""
+        if self._kind == "begins" and state in self._found:
+            return state
+        after = self._after(0 if self._kind == "counts" and state in self._found else state, character)
+        if after not in self._found:
+            return after
+        match self._kind:
+            case "lacks":
+                return DEAD
+            case "begins":  # what follows does not tell the beginnings apart
+                return min(self._found)
+        return after
+
+    def _after(self, state: int, character: str) -> int:
         while state != DEAD:
             child = self._children[state].get(character)
             if child is not None:
                 return child
-            if not self._anywhere:
-                return DEAD
-            if state == 0:
-                return 0
+            if state == 0 or not self._anywhere:
+                return 0 if self._anywhere else DEAD
             state = self._shorter[state]
         return DEAD
 
     def holds(self, state: int) -> bool:
-        return state in self.found
-
-
-class BeginningMachine(PhraseMachine):
-    """Holds if the text begins with one of the phrases."""
-
-    def __init__(self, phrases: Iterable[bytes]) -> None:
-        super().__init__(phrases, anywhere=False)
-        self._begun = min(self.found)
-        """The only node of all texts that begin with a phrase: what follows does not tell them apart."""
-
-    def step(self, state: int, character: str) -> int:
-        after = state if state in self.found else super().step(state, character)
-        return self._begun if after in self.found else after
-
-
-class LackMachine(PhraseMachine):
-    """Holds if the text has none of the phrases."""
-
-    def __init__(self, phrases: Iterable[bytes]) -> None:
-        super().__init__(phrases, anywhere=True)
-
-    def step(self, state: int, character: str) -> int:
-        after = super().step(state, character)
-        return DEAD if after in self.found else after
-
-    def holds(self, state: int) -> bool:
-        return state != DEAD
-
-
-class OccurrenceCounter(PhraseMachine):
-    """Finds where an occurrence of a phrase ends that overlaps no earlier one."""
-
-    def __init__(self, phrase: bytes) -> None:
-        super().__init__([phrase], anywhere=True)
-
-    def step(self, state: int, character: str) -> int:
-        return super().step(0 if state in self.found else state, character)
+        return state != DEAD if self._kind == "lacks" else state in self._found
 
     def adds(self, before: int, after: int) -> bool:
-        return after in self.found
+        """True if a phrase ends with the transition."""
+        return after in self._found

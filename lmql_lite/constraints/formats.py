@@ -134,11 +134,6 @@ def _any_digits(digits: str, at: int) -> str:
     return f"[0-9]{{{len(digits) - at - 1}}}"
 
 
-def literally(text: str) -> str:
-    """Pattern that matches this text alone, with any flags except IGNORECASE."""
-    return "".join(f"\\U{ord(character):08x}" for character in text)
-
-
 # Methods of str ----------------------------------------------------------------------------------------------------
 
 

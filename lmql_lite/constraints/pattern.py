@@ -84,6 +84,11 @@ def class_text(ranges: Ranges) -> str:
     return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges) + "]"
 
 
+def literally(text: str) -> str:
+    """Pattern that matches this text alone, with any flags except IGNORECASE."""
+    return "".join(f"\\U{ord(character):08x}" for character in text)
+
+
 SIZE_BUDGET = 20_000
 """Most instructions of a program, in which counted repetitions are written out."""
 NEWLINE = 10
@@ -145,32 +150,45 @@ class PatternProgram:
         ends = [each for each in self.shortest if each[0] < NEVER]
         self.farthest = max((each[0] for each in ends), default=0), max((each[1] for each in ends), default=0)
         """Most characters, and most bytes, that an instruction is from MATCH."""
-        self._entered: dict[frozenset[int], frozenset[int]] = {}
-        self.start = self.enter(frozenset({start}))
+        self._entered: dict[int, frozenset[int]] = {}
+        self._reading: dict[str, frozenset[int]] = {}
+        self._of_class: dict[tuple[bool, ...], frozenset[int]] = {}
+        """Steps that read a character, by the sets that have it: most characters are alike."""
+        self.start = self._enter(start)
 
-    def step(self, instruction: int) -> PatternStep:
-        step = self._code[instruction]
-        assert isinstance(step, PatternStep)
-        return step
-
-    def enter(self, instructions: frozenset[int]) -> frozenset[int]:
-        """Steps, and MATCH, in the epsilon closure of these instructions, without those that reach no end."""
-        known = self._entered.get(instructions)
+    def reading(self, character: str) -> frozenset[int]:
+        """Steps that read this character."""
+        known = self._reading.get(character)
         if known is None:
-            seen = set(instructions)
-            queue = list(instructions)
-            while queue:
-                code = self._code[queue.pop()]
-                if not isinstance(code, PatternStep):
-                    queue.extend(place for place in code if place not in seen)
-                    seen.update(code)
+            flags = tuple(contains(each, character) for each in self.sets)
+            if flags not in self._of_class:
+                sets = {each for each, reads in zip(self.sets, flags, strict=True) if reads}
+                steps = [(place, code) for place, code in enumerate(self._code) if isinstance(code, PatternStep)]
+                self._of_class[flags] = frozenset(place for place, code in steps if code.characters in sets)
+            known = self._reading[character] = self._of_class[flags]
+        return known
+
+    def after(self, step: int) -> frozenset[int]:
+        """Steps, and MATCH, that may follow a step, without those that reach no end."""
+        code = self._code[step]
+        assert isinstance(code, PatternStep)
+        return self._enter(code.then)
+
+    def _enter(self, instruction: int) -> frozenset[int]:
+        known = self._entered.get(instruction)
+        if known is None:
+            seen, queue = {instruction}, [instruction]
+            for place in queue:
+                code = self._code[place]
+                new = () if isinstance(code, PatternStep) else set(code) - seen
+                queue += new
+                seen.update(new)
             known = frozenset(
                 place
                 for place in seen
                 if self.shortest[place][0] < NEVER and (place == MATCH or isinstance(self._code[place], PatternStep))
             )
-            if len(instructions) == 1:
-                self._entered[instructions] = known
+            self._entered[instruction] = known
         return known
 
     @cached_property
@@ -182,8 +200,7 @@ class PatternProgram:
         """Same result as `re.fullmatch`, in time linear in the text for every pattern."""
         places = self.start
         for character in text:
-            steps = [self.step(place) for place in places if place != MATCH]
-            places = self.enter(frozenset(step.then for step in steps if contains(step.characters, character)))
+            places = frozenset[int]().union(*map(self.after, self.reading(character) & places))
         return MATCH in places
 
     # Compilation, from the back: every part gets the instruction to continue at --------------------------------------

@@ -22,7 +22,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.pattern import UnsupportedPattern, found, phrase, program
+from lmql_lite.constraints.pattern import UnsupportedPattern, found, literally, phrase, program
 from lmql_lite.constraints.terms import (
     SPACES,
     UNITS,
@@ -384,15 +384,15 @@ def _stop(inclusive: bool, value: Any) -> Stop | StopPattern:
 
 
 def _space(repeated: str, *, negated: bool = False) -> str:
-    return f"[{'^' if negated else ''}{formats.literally(''.join(SPACES))}]{repeated}"
+    return f"[{'^' if negated else ''}{literally(''.join(SPACES))}]{repeated}"
 
 
 def _spelled(text: str, case: str | None) -> str | None:
     """Pattern of the texts that become this one character by character; None if there are none."""
     if case is None:
-        return formats.literally(text)
+        return literally(text)
     spellings = [_spellings(case).get(each, "") + (each if getattr(each, case)() == each else "") for each in text]
-    return "".join(f"[{formats.literally(each)}]" for each in spellings) if all(spellings) else None
+    return "".join(f"[{literally(each)}]" for each in spellings) if all(spellings) else None
 
 
 @cache
