@@ -270,10 +270,11 @@ class Automaton:
         self._lock = RLock()
         self._parts: list[tuple[int, ...]] = []
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._expanded: list[bool] = [True]
         width = len(self.classes.samples)
         self._next = np.zeros((64, width), dtype=np.int32)
         self._codes = np.zeros((64, width), dtype=np.int16)
+        self._expanded = np.zeros(64, dtype=np.bool_)
+        self._expanded[NOWHERE] = True
         self._parts.append(())
         self._needs = np.full((64, 2), FAR, dtype=np.intp)
         """Of the states of a long pattern: fewest characters to a match, and bytes of the shortest such text."""
@@ -282,6 +283,8 @@ class Automaton:
         """Numbers of the increments of the counts by a character."""
         self.vectors: IntArray = np.array(list(self._gains), dtype=np.intp)
         """The increments by their numbers."""
+        self._known: dict[int, list[tuple[int, Values]]] = {}
+        """Rows of states at which some text has been."""
         self._cuts: dict[int, tuple[tuple[AnyStop, int], ...]] = {}
 
     # States ------------------------------------------------------------------------------------------------------
@@ -296,11 +299,11 @@ class Automaton:
                 if number >= MAX_STATES or number * len(self.classes.samples) * (4 + len(parts)) > MAX_STEPS:
                     raise _too_many_states(self.term)
                 self._parts.append(parts)
-                self._expanded.append(False)
                 if number >= len(self._next):
                     self._next = np.concatenate([self._next, np.zeros_like(self._next)])
                     self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
                     self._needs = np.concatenate([self._needs, np.full_like(self._needs, FAR)])
+                    self._expanded = np.concatenate([self._expanded, np.zeros_like(self._expanded)])
                 if self._lazy is not None:
                     self._needs[number] = self._lazy.need(parts[0])
             self._numbers[parts] = number
@@ -326,11 +329,11 @@ class Automaton:
                 return parts[self._slots[id(term)]] == DEAD
         return False
 
-    def expand(self, states: IntArray) -> None:
+    def expand(self, states: Numbers) -> None:
         """Makes the successors of these states known."""
-        for state in states.tolist():
-            if not self._expanded[state]:
-                with self._lock:
+        if not self._expanded[states].all():
+            with self._lock:
+                for state in np.unique(states).tolist():
                     self._expand(state)
 
     def _expand(self, state: int) -> None:
@@ -372,25 +375,26 @@ class Automaton:
     def follow(self, states: Numbers, kinds: Numbers) -> tuple[IntArray, NDArray[np.int16]]:
         """Next states after characters of some classes, and the numbers of what these add to the counts."""
         if self._lazy is not None:
-            self.expand(np.unique(states))
+            self.expand(states)
         else:
             assert self.table
         return self._next[states, kinds].astype(np.intp), self._codes[states, kinds]
 
-    def row(self, state: int) -> list[tuple[int, int]]:
-        """Next state after each class of characters, and a number for what the class adds to the counts."""
-        self.expand(np.array([state]))
-        return list(zip(self._next[state].tolist(), self._codes[state].tolist(), strict=True))
+    def row(self, state: int) -> list[tuple[int, Values]]:
+        """Next state after each class of characters, and what the class adds to the counts."""
+        row = self._known.get(state)
+        if row is None:
+            self.expand(np.array([state]))
+            gains = list(self._gains)
+            pairs = zip(self._next[state].tolist(), self._codes[state].tolist(), strict=True)
+            row = self._known[state] = [(after, gains[code]) for after, code in pairs]
+        return row
 
     def step(self, place: Place, kind: int) -> Place:
         """Place after a character of a class, with no token counted."""
-        state = place.state
-        if not self._expanded[state]:
-            self.expand(np.array([state]))
-        after = int(self._next[state, kind])
+        after, added = self.row(place.state)[kind]
         pending = self.undecided(after)
-        before = (*place.before, (state, place.values))[-pending:] if pending else ()
-        added = self.vectors[self._codes[state, kind]].tolist()
+        before = (*place.before, (place.state, place.values))[-pending:] if pending else ()
         return Place(after, self.counts.add(place.values, added), b"", before)
 
     def fired(self, place: Place, previous: Place) -> int | None:
@@ -420,7 +424,8 @@ class Automaton:
 
     def distance(self, state: int, values: Values) -> int:
         if self._lazy is not None:
-            return int(self.far(np.array([state]), np.array([values], dtype=np.intp))[0])
+            characters, far = self._needs[state].tolist()
+            return far if not values or values[0] + characters <= self.counts.sizes[0] - 2 else FAR
         level, index = self.counts.place(values)
         return int(self.table.rows[self.table.row_of(level), state, index])
 
@@ -429,21 +434,22 @@ class Automaton:
         """Distance of the empty text; FAR if nothing meets the term. Raises TooLarge."""
         return self.distance(self.start, self.counts.zero)
 
+    def goes_on(self, state: int, values: Values) -> bool:
+        """True if some longer text can still end well."""
+        here = self.counts.add(values, self.token)
+        return any(self.distance(after, self.counts.add(here, added)) < FAR for after, added in self.row(state))
+
     def ways(self, state: int, values: Values) -> Flags:
-        """True for each class of characters with which the text can go on."""
+        """True for each class of characters with which the text can go on, no token counted."""
         width = len(self.classes.samples)
         states, codes = self.follow(np.full(width, state), np.arange(width))
-        here = np.array(self.counts.add(values, self.token), dtype=np.intp)
-        lives: Flags = self.far(states, self.vectors[codes] + here) < FAR
+        lives: Flags = self.far(states, self.vectors[codes] + np.array(values, dtype=np.intp)) < FAR
         return lives
 
     def first_bytes(self, state: int, values: Values) -> Flags:
         """Flags of the bytes with which the text can go on, no token counted."""
-        width = len(self.classes.samples)
-        states, codes = self.follow(np.full(width, state), np.arange(width))
-        lives: Flags = self.far(states, self.vectors[codes] + np.array(values, dtype=np.intp)) < FAR
         found: Flags = np.zeros(256, dtype=np.bool_)
-        for low, high in self.classes.ranges(lives):
+        for low, high in self.classes.ranges(self.ways(state, values)):
             found[chr(low).encode()[0] : chr(high).encode()[0] + 1] = True
         return found
 

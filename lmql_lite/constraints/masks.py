@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from operator import add
 from threading import Lock
@@ -167,7 +167,7 @@ class Masks:
     @property
     def is_empty(self) -> bool:
         """True if the empty text is the only value."""
-        return self.holds(self.start) and not self.goes_on(self.start)
+        return self.holds(self.start) and not self.automaton.goes_on(*self.start[:2])
 
     def may_end(self, place: Place, text: bytes) -> bool:
         return self.holds(place)
@@ -207,10 +207,6 @@ class Masks:
         """True if the hole may end here by the model's own decision."""
         return not place.begun and self.automaton.distance(place.state, place.values) == 0
 
-    def goes_on(self, place: Place) -> bool:
-        """True if some longer text can still end well."""
-        return bool(self.automaton.ways(place.state, place.values).any())
-
     def certain(self, place: Place, text: bytes) -> int:
         """Number of leading bytes of the text that no stop can cut off any more."""
         if not self.automaton.cuts_back:
@@ -220,62 +216,61 @@ class Masks:
 
     def after(self, place: Place, text: bytes, data: bytes, tokens: int) -> Advance | None:
         """Effect of bytes that follow a text and count as `tokens` tokens; None if they are not allowed."""
-        automaton = self.automaton
-        said, at = text + data, len(text) - len(place.begun)
-        before, left = place.values, None
-        place = place._replace(begun=b"")
+        automaton, before = self.automaton, place.values
         place = place._replace(values=automaton.counts.add(before, tuple(tokens * one for one in automaton.token)))
-        while at < len(said):
+        said, at, left = text + data, len(text) - len(place.begun), None
+        for here, there, end in self._places(place, text, data):
             if left is None and automaton.closed and at >= len(text):
-                ended = place._replace(values=before) if at == len(text) else place
-                if self.holds(ended) and not self.lives(place._replace(begun=said[at : at + 1])):
+                ended = here._replace(values=before) if at == len(text) else here
+                if self.holds(ended) and not self.lives(here._replace(begun=said[at : at + 1])):
                     left = Advance(ended, "end-of-text", len(said) - at)  # unless the whole token can be kept
-            character = next_character(said, at)
-            if character is None:
-                place = place._replace(begun=said[at:])
-                is_known = any(automaton.token) and open_range(place.begun) is not None
-                return Advance(place, None, 0) if self.lives(place) or (is_known and left is None) else left
-            at += len(character.encode())
-            previous, place = place, automaton.step(place, automaton.classes.of_character(character))
+            place, at = there, end
+            if place.begun and any(automaton.token) and left is None and open_range(place.begun) is not None:
+                return Advance(place, None, 0)
             if place.state == NOWHERE:
                 return left
-            back = automaton.fired(place, previous)
+            back = None if place.begun else automaton.fired(place, here)
             if back is not None:
                 return Advance(place, "stop", bytes_of_last(said[:at], back) + len(said) - at)
         if not self.lives(place):
             return left
-        if self.holds(place) and not self.goes_on(place):
+        if self.holds(place) and not automaton.goes_on(place.state, place.values):
             return Advance(place, "forced" if automaton.closed else "bound", 0)
         return Advance(place, None, 0)
 
     def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
         """Number of leading bytes of `data` that fit after a text."""
-        automaton = self.automaton
-        state, values, begun, before = place
-        said, at, stuck = text + data, len(text) - len(begun), None
-        while at < len(said):
-            here = Place(state, values, b"", before)
-            character = next_character(said, at)
-            end = len(said) if character is None else at + len(character.encode())
-            step = None
-            if character is not None:
-                step = automaton.step(here, automaton.classes.of_character(character))
-                if automaton.fired(step, here) is not None:
-                    return len(data)
+        automaton, said, at, stuck = self.automaton, text + data, len(text) - len(place.begun), None
+        for here, there, end in self._places(place, text, data):
+            if not there.begun and automaton.fired(there, here) is not None:
+                return len(data)
             for until in range(max(at, len(text)) + 1, end + 1) if stuck is None else ():
-                there = step if step is not None and until == end else here._replace(begun=said[at:until])
-                if not self.lives(there):
+                if not self.lives(there if until == end else here._replace(begun=said[at:until])):
                     if until == at + 1 and automaton.closed and self.holds(here):
                         return len(data)
                     stuck = until - 1 - len(text)
                     break
-            if stuck is not None and (step is None or not automaton.undecided(step.state)):
+            if stuck is not None and (there.begun or not automaton.undecided(there.state)):
                 return stuck
-            if step is None:
-                break
-            state, values, _, before = step
             at = end
         return len(data) if stuck is None else stuck
+
+    def _places(self, place: Place, text: bytes, data: bytes) -> Iterator[tuple[Place, Place, int]]:
+        """Places before and after each character of data that follow a text, with the end of the character.
+
+        The first character may have begun in the text, and the last one may be incomplete.
+        """
+        automaton, said, at = self.automaton, text + data, len(text) - len(place.begun)
+        here = place._replace(begun=b"")
+        while at < len(said):
+            character = next_character(said, at)
+            if character is None:
+                yield here, here._replace(begun=said[at:]), len(said)
+                return
+            at += len(character.encode())
+            there = automaton.step(here, automaton.classes.of_character(character))
+            yield here, there, at
+            here = there
 
     def forced(self, place: Place, text: bytes) -> bytes:
         """Characters that must come next whatever the model prefers."""

@@ -13,6 +13,7 @@ from math import inf
 from typing import NamedTuple
 
 from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Place
+from lmql_lite.constraints.counts import Values
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.constraints.simplify import TRUE, simplify
 from lmql_lite.constraints.terms import And, Contains, Length, Occurrences, Term, Unit, conjuncts, mapped
@@ -141,13 +142,13 @@ class GrammarHole:
 
     def is_bound(self, place: Place) -> bool:
         """True if the hole must end here."""
-        return self.holds(place) and not self.automaton.ways(place.state, place.values).any()
+        return self.holds(place) and not self.automaton.goes_on(place.state, place.values)
 
     def steps(self, state: int) -> list[tuple[int, list[Range]]]:
         """Characters that may follow a state, by what they do: one of their classes, and their code points."""
         steps = self._steps.get(state)
         if steps is None:
-            found: dict[tuple[int, int], tuple[int, list[Range]]] = {}
+            found: dict[tuple[int, Values], tuple[int, list[Range]]] = {}
             for kind, step in enumerate(self.automaton.row(state)):
                 if step[0] != NOWHERE:
                     found.setdefault(step, (kind, []))[1].extend(self._ranges[kind])
