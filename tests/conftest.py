@@ -55,6 +55,16 @@ def session() -> Session:
 
 
 @pytest.fixture(scope="session")
+def stub_that_stays() -> Iterator[None]:
+    """Keeps the port of all stubs open, so that each one costs nothing."""
+    from tests.servers.kinds import VLLM
+    from tests.servers.stub import serving
+
+    with serving(VLLM, ""):
+        yield
+
+
+@pytest.fixture(scope="session")
 def root() -> Path:
     """The top of the checkout."""
     return ROOT

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,13 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from lmql_lite.apps.cache_inspect import MODEL, inspect
-from lmql_lite.apps.terminal import EXIT_CODES, INTERRUPTED, counted, note, reporting, write, write_error, write_object
+from lmql_lite.apps.terminal import (
+    EXIT_CODES,
+    INTERRUPTED,
+    counted,
+    note,
+    reporting,
+    write,
+    write_error,
+    write_lines,
+    write_object,
+)
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
     from lmql_lite.cache.tokens.inspect import Rewritten
 
-LINES_AT_ONCE = 500
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
 KINDS = {"topks": "top-k", "greedy": "greedy", "sampled": "sampled"}
 
@@ -240,8 +248,8 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
 @cache.command()
 @click.argument("file")
 @MODEL
-@click.option("-o", "--output", metavar="OUT", help="A new file instead of stdout; it must not exist.")
-def export(file: str, model: str | None, output: str | None) -> None:
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
+def export(file: str, model: str | None, output: Path | None) -> None:
     """Print all entries in FILE as JSON lines.
 
     One object per entry, for other programs, in the format of recordings; `merge` reads it again:
@@ -266,37 +274,6 @@ def export(file: str, model: str | None, output: str | None) -> None:
     with reporting(as_json=False):
         rows, _, damage = stored_rows(file)
         models = chosen([*dict.fromkeys(each[0] for each in rows)], model)
-        lines = (line_of_row(each).decode().rstrip() for each in rows if each[0] in models)
-        if output is None:
-            _write_lines(lines)
-        else:
-            _write_file(Path(output), lines)
+        write_lines((line_of_row(each).decode().rstrip() for each in rows if each[0] in models), output)
         if damage:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")
-
-
-def _write_lines(lines: Iterable[str]) -> None:
-    waiting: list[str] = []
-    for line in lines:
-        waiting.append(line)
-        if len(waiting) == LINES_AT_ONCE:
-            write("\n".join(waiting))
-            waiting = []
-    if waiting:
-        write("\n".join(waiting))
-
-
-def _write_file(path: Path, lines: Iterable[str]) -> None:
-    """Writes all lines, or no file."""
-    try:
-        with path.open("x", encoding="ascii", newline="\n") as file:
-            try:
-                file.writelines(f"{line}\n" for line in lines)
-            except BaseException:
-                file.close()
-                path.unlink()
-                raise
-    except FileExistsError:
-        raise CacheError(f"{path} exists, and is not overwritten", hint="name another file, or remove it") from None
-    except OSError as error:
-        raise CacheError(f"{path} cannot be written ({error.strerror})") from None

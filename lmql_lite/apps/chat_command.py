@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lmql_lite.apps.results import as_text
+from lmql_lite.apps.results import as_text, kept
 from lmql_lite.apps.run_command import run
 from lmql_lite.apps.terminal import (
     INTERRUPTED,
@@ -137,14 +137,12 @@ class Conversation:
         """The user's messages, without those that were taken back."""
         self._shown: list[str] = []
         """The shown text before each of them."""
-        self._taken_up: str | None = None
-        """The shown text before the message that was taken back last."""
+        self._repeated: str | None = None
+        """The shown text before the message that was taken back last, while the run repeats it."""
         self._asked = 0
         """Number of these messages that the current run has read."""
         self._said = ""
         """The text that this run has shown, or would have."""
-        self._is_live = True
-        """True beyond the text that was shown before something was taken back."""
         self._is_open = False
         """True if the last line of an answer on the screen has not ended."""
         self._is_asking = False
@@ -162,7 +160,7 @@ class Conversation:
             while not await self._is_over():
                 self._messages.pop()
                 self._answers -= self._is_answered
-                self._taken_up, self._is_live = self._shown.pop(), False
+                self._repeated = self._shown.pop()
                 note("the answer and your message before it are taken back")
         finally:
             self._end_line()
@@ -212,9 +210,8 @@ class Conversation:
                             self._show(text)
                         case events.Text(text, None, role="assistant") if self._has_turns:
                             self._show(text)
-                        case events.TokenMoved(token) if token.hole is not None and self._is_live:
+                        case events.TokenMoved(token) if token.hole is not None and self._repeated is None:
                             self._tokens[token.source] += 1 if token.fate == "kept" else -1
-                            self._tokens["wasted"] += token.fate != "kept"
                         case events.Notice(message):
                             note(message)
         except asyncio.CancelledError:
@@ -230,9 +227,9 @@ class Conversation:
         self._asked += 1
         if self._asked <= len(self._messages):
             return checked(self._messages[self._asked - 1])
-        if self._taken_up not in (None, self._said):
+        if self._repeated not in (None, self._said):
             note("the repeated conversation differs from the first one: the query depends on more than your messages")
-        self._taken_up, self._is_live = None, True
+        self._repeated = None
         message = self._read(str(prompt))
         self._is_answered = False
         self._messages.append(message)
@@ -282,7 +279,7 @@ class Conversation:
 
     def _show(self, text: str) -> None:
         self._said += text
-        if not self._is_live:
+        if self._repeated is not None:
             return
         text = text if self._is_open else text.lstrip()
         if sys.stdout.isatty():  # a model's control characters never reach a terminal
@@ -299,11 +296,7 @@ class Conversation:
             self._is_open = False
 
     def _summary(self, seconds: float) -> str:
-        sources = ("model", "draft", "cache", "forced")
-        kept = ", ".join(f"{self._tokens[source]} {source}" for source in sources)
-        wasted = f" + {self._tokens['wasted']} wasted" if self._tokens["wasted"] else ""
-        tokens = sum(self._tokens[source] for source in sources)
-        return f"{counted(self._answers, 'answer')} · tokens {tokens} ({kept}){wasted} · {seconds:.1f} s"
+        return f"{counted(self._answers, 'answer')} · {kept(self._tokens)} · {seconds:.1f} s"
 
 
 def with_input(program: Program) -> Program:

@@ -8,8 +8,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,20 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.eval_options import EvalOptions, eval_options
-from lmql_lite.apps.eval_plan import eval_plan
+from lmql_lite.apps.eval_plan import eval_plan, eval_plan_lines
 from lmql_lite.apps.eval_results import compare_runs, export, merge, show
 from lmql_lite.apps.eval_views import (
     NOT_REACHED,
     RUN_PATH,
     Progress,
-    RowEvents,
     report_lines,
-    row_events,
+    write_event,
 )
+from lmql_lite.apps.plan_view import plan_object
+from lmql_lite.apps.status_line import StatusLine
 from lmql_lite.apps.terminal import (
     INTERRUPTED,
+    Unwritable,
     find_modules_beside,
     load,
     model_named,
@@ -43,6 +45,7 @@ from lmql_lite.apps.terminal import (
 from lmql_lite.errors import InputError
 
 if TYPE_CHECKING:
+    from lmql_lite.data.folder import RunFolder
     from lmql_lite.data.job import EvalJob
     from lmql_lite.data.metrics import Metric
     from lmql_lite.data.run import Engine, Tally
@@ -78,38 +81,60 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
     Columns are inputs of the same name. Running the same command again continues a run; a finished run asks no model. A
     row that fails counts as wrong, and is run again next time.
     """
-    from lmql_lite.data.folder import FINISHED, REPORT, RUN, identity_of
+    from lmql_lite.data.folder import FINISHED, REPORT, RUN, RunFolder, identity_of
     from lmql_lite.data.job import continued, default_folder
     from lmql_lite.data.report import report_of
+    from lmql_lite.data.run import evaluate
     from lmql_lite.store.atomic_file import replace_file
 
     options = EvalOptions(**given)
     as_json = options.form == "json"
-    with _interruptible(), reporting(as_json), row_events(options.form == "events") as events:
-        if options.dry_run and events is not None:
+    is_table, out = options.form == "table", sys.stdout
+    progress = Progress(options.model or os.environ.get("LQ_MODEL") or "the model")
+    line = StatusLine(progress.text)
+
+    def event(kind: str, fields: Mapping[str, Any]) -> None:
+        if options.form == "events":
+            write_event(kind, fields, out)
+
+    def see(record: Mapping[str, Any]) -> None:
+        progress.see(record)
+        event("row", record)
+
+    with _interruptible(), reporting(as_json), _last_event(event), closing(line):
+        if options.dry_run and options.form == "events":
             raise InputError("--format events cannot be combined with --dry-run", hint="--format json")
+        if is_table and not options.quiet:
+            line.start()
         gates, job = options.gates, _job(query, data, options)
         engine = _engine(query, job, options)
         path = options.output or default_folder(query, dict(job.identity))
         if not options.fresh and (path / RUN).exists():
             job = replace(job, identity=continued(dict(job.identity), identity_of(path), path))
         if options.dry_run:
-            found = eval_plan(job, path, is_new=options.fresh)
-            write_object(found.as_object()) if as_json else write("\n".join(found.lines()))
+            counts, plan = eval_plan(job, path, is_new=options.fresh)
+            line.close()
+            if as_json:
+                write_object({**counts, "plan": None if plan is None else plan_object(plan)})
+            else:
+                write("\n".join(eval_plan_lines(counts, plan)))
             return
         if options.fresh and path.exists():
             path.rename(path.with_name(f"{path.name}-{int(time.time())}"))
-        is_table = options.form == "table"
         with nullcontext() if is_table else redirect_stdout(sys.stderr):
-            tally, problem = _evaluated(job, path, events or Progress(not options.quiet and is_table), engine)
+            folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], job.scoring)
+            identity = {"attempts": job.scoring.attempts, "identity": dict(job.identity)}
+            event("started", {"folder": str(path), **identity})
+            tally = _evaluated(job, folder, evaluate(job, folder, see, engine, progress.go_on))
+        line.close()
+        problem = folder.problem
         report = report_of(job.identity, tally, FINISHED)
         if not problem:
             replace_file(path / REPORT, [json.dumps(report, indent=1).encode()])
-        if events is not None:
-            events.done({"folder": str(path), **report})
-        elif as_json:
+        event("done", {"folder": str(path), **report})
+        if as_json:
             write_object({"folder": str(path), **report})
-        else:
+        elif is_table:
             write("\n".join(report_lines(report, str(path))))
         if problem:
             note(f"{problem}; the report covers all rows, and rows that were not written will be run again")
@@ -126,25 +151,36 @@ def _interruptible() -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def _evaluated(job: EvalJob, path: Path, shown: Progress | RowEvents, engine: Engine | None) -> tuple[Tally, str]:
-    """The run: its tally, and a sentence about lines that were not written."""
-    from lmql_lite.data.folder import FINISHED, RunFolder, attempts_in
-    from lmql_lite.data.run import evaluate
+@contextmanager
+def _last_event(event: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
+    """Context in which an error that leaves is the last event."""
+    from lmql_lite.observe.lines import failed
 
-    folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], job.scoring)
+    try:
+        yield
+    except (BrokenPipeError, Unwritable):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        found = failed(error)
+        event("error", {"kind": found.kind, "message": found.message, "hint": found.hint})
+        raise
+
+
+def _evaluated(job: EvalJob, folder: RunFolder, run: Coroutine[Any, Any, Tally]) -> Tally:
+    """Tally of a run. The folder is closed; Ctrl-C says what it keeps."""
+    from lmql_lite.data.folder import FINISHED, attempts_in
+
     status = "stopped"
     try:
-        shown.begin(path, job)
-        tally = asyncio.run(evaluate(job, folder, shown.see, engine, shown.go_on))
+        tally = asyncio.run(run)
         status = FINISHED
     except KeyboardInterrupt:
-        answered = {(each["id"], each["repeat"]) for each in attempts_in(path) if not each.get("error")}
-        sentence = f"{len(answered):,} of {job.scoring.attempts:,} answers are kept in {path}"
+        answered = {(each["id"], each["repeat"]) for each in attempts_in(folder.path) if not each.get("error")}
+        sentence = f"{len(answered):,} of {job.scoring.attempts:,} answers are kept in {folder.path}"
         raise KeyboardInterrupt(f"interrupted; {sentence}; run the same command to continue") from None
     finally:
-        shown.end()
         folder.close(status)
-    return tally, folder.problem
+    return tally
 
 
 def _job(query: str, data: Path, options: EvalOptions) -> EvalJob:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmql_lite.apps.plan_view import plan_lines, plan_object
+from lmql_lite.apps.plan_view import plan_lines
 from lmql_lite.apps.terminal import counted
 
 if TYPE_CHECKING:
@@ -15,40 +14,13 @@ if TYPE_CHECKING:
     from lmql_lite.engine.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class EvalPlan:
-    """Numbers of attempts that are asked for and that would be run, and the plan of the first of them.
-
-    `would_fail` counts those whose row cannot be read, and `first_problem` is that of the first one.
-    """
-
-    folder: str
-    asked: int
-    to_run: int
-    would_fail: int
-    first_problem: str
-    plan: Plan | None
-
-    def lines(self) -> Iterator[str]:
-        known = self.asked - self.to_run
-        yield f"{self.folder}: {counted(self.asked, 'attempt')} asked for, {known:,} known, {self.to_run:,} to run"
-        if self.would_fail:
-            yield f"{counted(self.would_fail, 'attempt')} would fail at once: {self.first_problem}"
-        if self.plan is not None:
-            yield from plan_lines(self.plan)
-
-    def as_object(self) -> dict[str, Any]:
-        plan = None if self.plan is None else plan_object(self.plan)
-        names = ("folder", "asked", "to_run", "would_fail", "first_problem")
-        return {**{name: getattr(self, name) for name in names}, "plan": plan}
-
-
-def eval_plan(job: EvalJob, folder: Path, *, is_new: bool = False) -> EvalPlan:
-    """Plan of a run; asks no model and writes nothing. `is_new`: what the folder has does not count."""
+def eval_plan(job: EvalJob, folder: Path, *, is_new: bool = False) -> tuple[dict[str, Any], Plan | None]:
+    """Numbers of attempts that are asked for, would be run and would fail because their row cannot be read; and the
+    plan of the first one that would not. Asks no model and writes nothing. `is_new`: what the folder has does not
+    count."""
     from lmql_lite.data.rows import FileRow
     from lmql_lite.data.run import unfinished
 
-    asked = job.scoring.attempts or 0
     to_run, problems, first = 0, list[str](), list[FileRow]()
     for row in unfinished(job, None if is_new else folder):
         to_run += 1
@@ -56,8 +28,24 @@ def eval_plan(job: EvalJob, folder: Path, *, is_new: bool = False) -> EvalPlan:
             problems.append(f"{row.id}: {row.problem}")
         elif not first:
             first.append(row)
-    plan = _planned(job, job.inputs_of(first[0])) if first else None
-    return EvalPlan(str(folder), asked, to_run, len(problems), next(iter(problems), ""), plan)
+    counts = {
+        "folder": str(folder),
+        "asked": job.scoring.attempts or 0,
+        "to_run": to_run,
+        "would_fail": len(problems),
+        "first_problem": next(iter(problems), ""),
+    }
+    return counts, _planned(job, job.inputs_of(first[0])) if first else None
+
+
+def eval_plan_lines(counts: Mapping[str, Any], plan: Plan | None) -> Iterator[str]:
+    known = counts["asked"] - counts["to_run"]
+    asked = counted(counts["asked"], "attempt")
+    yield f"{counts['folder']}: {asked} asked for, {known:,} known, {counts['to_run']:,} to run"
+    if counts["would_fail"]:
+        yield f"{counted(counts['would_fail'], 'attempt')} would fail at once: {counts['first_problem']}"
+    if plan is not None:
+        yield from plan_lines(plan)
 
 
 def _planned(job: EvalJob, inputs: Mapping[str, Any]) -> Plan:

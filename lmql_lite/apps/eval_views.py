@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from lmql_lite.apps.junit import JUnitCase
-from lmql_lite.apps.status_line import StatusLine
-from lmql_lite.apps.terminal import Unwritable, counted, money, put, write_error
+from lmql_lite.apps.terminal import counted, money, put, write_error
 
 if TYPE_CHECKING:
-    from lmql_lite.data.job import EvalJob
+    from lmql_lite.data.run import Outcome, Tally
 
 NOT_REACHED = 4
 """Exit code where a score is lower than was asked for."""
@@ -26,107 +22,61 @@ RUN_PATH = click.Path(path_type=Path)
 FORM = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 MOST_NAMED = 10
 FEW_CLUSTERS = 20
-EVERY_S = 0.1
 
 
 class Progress:
-    """Progress line on a terminal: finished rows, errors, the time left, their rate, hits and cost."""
+    """Status line of a run over a data set: what it waits for, then finished rows, errors, the time left, the score so
+    far, the rate, hits and cost."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._live = wanted and sys.stderr.isatty()
-        self._line = StatusLine(is_shared=False)
-        self._began = self._drawn = time.monotonic()
-        self._known = self._done = self._hits = self._errors = 0
-        self._cost = 0.0
-        self._total: int | None = None
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._began = time.monotonic()
+        self._tally: Tally | None = None
+        self._known = self._hits = 0
+        self._scored = self._score = 0.0
 
-    def begin(self, folder: Path, job: EvalJob) -> None:
-        if self._live:
-            self._total = job.scoring.attempts
-
-    def go_on(self, known: int) -> None:
-        """Rows begin to run; `known` have ended before."""
-        self._known, self._done, self._began = known, 0, time.monotonic()
+    def go_on(self, tally: Tally) -> None:
+        """Rows begin to run; those in the tally are known."""
+        self._tally, self._known, self._began = tally, len(tally.outcomes), time.monotonic()
+        for outcome in tally.outcomes:
+            self._count(outcome)
 
     def see(self, record: Mapping[str, Any]) -> None:
-        self._done += 1
+        assert self._tally is not None, "rows run after go_on"
         self._hits += bool(record.get("cached"))
-        self._errors += bool(record.get("error"))
-        self._cost += record.get("cost") or 0.0
-        now = time.monotonic()
-        if self._live and now - self._drawn > EVERY_S:
-            self._drawn = now
-            self._line.draw(self.line(now, shutil.get_terminal_size().columns - 1))
+        self._count(self._tally.outcomes[-1])
 
-    def line(self, now: float, width: int) -> str:
+    def _count(self, outcome: Outcome) -> None:
+        score = next(iter(outcome.scores), None)
+        if score is not None:
+            self._score += score[0]
+        self._scored += score is not None or outcome.is_error
+
+    def text(self, width: int) -> str:
         """The line, without the last of its parts where it is too long."""
-        rate, ended = self._done / max(now - self._began, 1e-6), self._known + self._done
-        parts = [f"{ended:,}/{self._total:,} rows" if self._total else f"{ended:,} rows"]
-        parts.append(counted(self._errors, "error"))
-        if self._total:
-            left = int(max(self._total - ended, 0) / max(rate, 1e-6))
+        seconds = time.monotonic() - self._began
+        if self._tally is None or len(self._tally.outcomes) == self._known:
+            return f"waiting for {self._model} · {seconds:.0f} s"
+        tally, scoring = self._tally, self._tally.scoring
+        ended, rate = len(tally.outcomes), (len(tally.outcomes) - self._known) / max(seconds, 1e-6)
+        parts = [f"{ended:,}/{scoring.attempts:,} rows" if scoring.attempts else f"{ended:,} rows"]
+        parts.append(counted(tally.errors.total(), "error"))
+        if scoring.attempts:
+            left = int(max(scoring.attempts - ended, 0) / rate)
             parts.append(f"{left // 60}:{left % 60:02} left")
+        if scoring.metrics and not scoring.logs and self._scored:
+            parts.append(f"{scoring.metrics[0]} {self._score / self._scored:.3f}")
         parts += [f"{rate:.1f}/s", f"{self._hits:,} from the cache"]
-        parts += [f"cost {money(self._cost)}"] if self._cost else []
+        parts += [f"cost {money(tally.cost)}"] if tally.cost else []
         while len(shown := " · ".join(parts)) > width and len(parts) > 1:
             parts.pop()
         return shown
 
-    def end(self) -> None:
-        if self._live:
-            self._line.close()
 
-
-class RowEvents:
-    """Writer of JSON lines on stdout, unbuffered: `started`, a `row` for each finished row, then `done` or `error`.
-
-    Every line has `schema` and `type`. A row has the fields of its line in `rows.jsonl`, `done` those of the report.
-    """
-
-    def __init__(self) -> None:
-        self._out = sys.stdout
-
-    def begin(self, folder: Path, job: EvalJob) -> None:
-        self._write(
-            "started", {"folder": str(folder), "attempts": job.scoring.attempts, "identity": dict(job.identity)}
-        )
-
-    def go_on(self, known: int) -> None:
-        """Nothing: each line is of one row."""
-
-    def see(self, record: Mapping[str, Any]) -> None:
-        self._write("row", record)
-
-    def done(self, report: Mapping[str, Any]) -> None:
-        self._write("done", report)
-
-    def end(self) -> None:
-        """Nothing: the last line is that of `done` or `fail`."""
-
-    def fail(self, error: BaseException) -> None:
-        from lmql_lite.observe.lines import failed
-
-        found = failed(error)
-        self._write("error", {"kind": found.kind, "message": found.message, "hint": found.hint})
-
-    def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        put(json.dumps({**fields, "schema": 1, "type": kind}) + "\n", self._out)
-
-
-@contextmanager
-def row_events(wanted: bool) -> Iterator[RowEvents | None]:
-    """The writer of events; an error that leaves is its last line."""
-    if not wanted:
-        yield None
-        return
-    events = RowEvents()
-    try:
-        yield events
-    except (BrokenPipeError, Unwritable):
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        events.fail(error)
-        raise
+def write_event(kind: str, fields: Mapping[str, Any], out: TextIO) -> None:
+    """Writes a JSON line, unbuffered: `started`, a `row` with the fields of its line in `rows.jsonl`, `done` with those
+    of the report, or `error`."""
+    put(json.dumps({**fields, "schema": 1, "type": kind}) + "\n", out)
 
 
 _GO_ON = "run the same command to continue"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -18,16 +16,12 @@ if TYPE_CHECKING:
     from lmql_lite.engine.events import Record
     from lmql_lite.observe.lines import Lines
 
-COUNTER_AFTER_S = 0.5
-REDRAWN_AFTER_S = 0.1
-TICK_S = 1.0
-
 
 class Watcher:
-    """Reader of a run's events. On a terminal, it draws a counter of generated tokens on stderr; `end` erases it.
-    Before the first token, the line says what the run waits for, and for how long (`wait`).
+    """Reader of a run's events. `start` draws a status line on a terminal: what the run waits for, then the number of
+    generated tokens, and for how long.
 
-    `streams`: instead of the counter, the text of a query that returns nothing is written to stdout as it is generated.
+    `streams`: instead, the text of a query that returns nothing is written to stdout as it is generated.
     """
 
     def __init__(self, streams: bool = False) -> None:
@@ -37,25 +31,18 @@ class Watcher:
         """Number of tokens that a model answered with, those included that were rejected later."""
         self._streams = streams
         self._generated = 0
-        self._began = self._drawn = time.monotonic()
-        self._counts = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._counter: StatusLine | None = None
+        self._began = time.monotonic()
         self._notes: list[str] = []
         self._waiting = ""
-        self._drawing = threading.RLock()
-        self._ended = threading.Event()
+        self._line = StatusLine(self._status)
 
-    def wait(self, model: str) -> None:
-        """Draws a line each second until the run ends, from a thread of its own: loading blocks the event loop."""
-        if self._counts:
-            self._waiting = f"{'waiting for' if '/' in model.partition(':')[0] else 'loading'} {model}"
-            threading.Thread(target=self._tick, name="lq status line", daemon=True).start()
+    def start(self, model: str) -> None:
+        self._waiting = f"{'waiting for' if '/' in model.partition(':')[0] else 'loading'} {model}"
+        self._line.start()
 
-    def _tick(self) -> None:
-        while not self._ended.wait(TICK_S):
-            with self._drawing:
-                if self._counts and not self._ended.is_set():
-                    self._draw()
+    def _status(self, width: int) -> str:
+        text = counted(self._generated, "token") if self._generated else self._waiting
+        return f"{text} · {time.monotonic() - self._began:.0f} s"
 
     def see(self, record: Record) -> None:
         from lmql_lite.engine import events
@@ -68,29 +55,19 @@ class Watcher:
             case events.Notice(message) if self.written:
                 self._notes.append(message)
             case events.Notice(message):
-                with self._drawing:
-                    self._erase()
-                    note(message)
+                self._line.erase()
+                note(message)
             case events.Text(text) if self._streams:
-                self._counts = False
                 self.end()
                 self.written += text
                 put(printable(text))
             case events.TokenMoved(token) if token.hole is not None:
                 self._generated += 1 if token.fate == "kept" else -1
                 self.answered += token.fate == "kept" and token.source in ("model", "draft")
-                self._count()
 
     def end(self) -> None:
-        """Erases the counter for good."""
-        self._ended.set()
-        with self._drawing:
-            self._erase()
-
-    def _erase(self) -> None:
-        if self._counter is not None:
-            self._counter.close()
-            self._counter = None
+        """Erases the status line for good."""
+        self._line.close()
 
     def close(self, *, failed: bool) -> None:
         """Ends the line of an unfinished text, and writes the notes that came in it."""
@@ -100,20 +77,6 @@ class Watcher:
         for each in self._notes:
             note(each)
 
-    def _count(self) -> None:
-        now = time.monotonic()
-        if not self._counts or now - self._began < COUNTER_AFTER_S or now - self._drawn < REDRAWN_AFTER_S:
-            return
-        with self._drawing:
-            self._draw()
-
-    def _draw(self) -> None:
-        now = self._drawn = time.monotonic()
-        if self._counter is None:
-            self._counter = StatusLine(is_shared=sys.stdout.isatty())
-        text = counted(self._generated, "token") if self._generated else self._waiting
-        self._counter.draw(f"{text} · {now - self._began:.0f} s")
-
 
 class EventLines(Watcher):
     """Writer of events as lines on stdout, unbuffered."""
@@ -122,7 +85,7 @@ class EventLines(Watcher):
         super().__init__()
         self._lines, self._out = lines, sys.stdout
 
-    def wait(self, model: str) -> None:
+    def start(self, model: str) -> None:
         """Nothing: every line is an event."""
 
     def see(self, record: Record) -> None:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +18,7 @@ from lmql_lite.apps.terminal import (
     counted,
     reporting,
     write,
+    write_lines,
     write_object,
 )
 from lmql_lite.errors import CacheError
@@ -190,19 +190,5 @@ def export(path: Path, output: Path | None) -> None:
     """Print the answers under DIR that can be served, as JSON lines."""
     from lmql_lite.cache.responses.files import exported, find_logs
 
-    def lines() -> Iterator[str]:
-        logs = find_logs(path)
-        return (json.dumps(record) + "\n" for log in logs for record in exported(log))
-
     with reporting(as_json=False):
-        if output is None:
-            for line in lines():
-                write(line)
-            return
-        try:
-            with output.open("x", encoding="ascii") as file:
-                file.writelines(lines())
-        except FileExistsError:
-            raise CacheError(f"{output} exists, and is not overwritten", hint="name another file") from None
-        except OSError as error:
-            raise CacheError(f"{output} cannot be written ({error.strerror})") from None
+        write_lines((json.dumps(record) for log in find_logs(path) for record in exported(log)), output)

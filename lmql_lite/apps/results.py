@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmql_lite.apps.terminal import counted, money
@@ -50,43 +51,33 @@ def _ended(text: str, ends: bool) -> str:
 
 
 def usage_line(result: Result, seconds: float) -> str:
+    """Requests, or passes of a model in this process; tokens as the model or the server counts them, and where those of
+    the text came from. What a server does not report is a question mark."""
     usage = result.usage
-    if usage.forward_passes is None:
-        return _server_usage_line(result, seconds)
-    out = [
-        f"{usage.tokens_from_cache} cache",
-        f"{usage.tokens_from_model} model",
-        f"{usage.draft_accepted} draft",
-        f"{usage.tokens_forced} forced",
-    ]
-    kept = (usage.completion_tokens or 0) - (usage.wasted_tokens or 0)
-    wasted = f" + {usage.wasted_tokens} wasted" if usage.wasted_tokens else ""
-    passes = f"{usage.forward_passes} forward pass{'es' * (usage.forward_passes != 1)}"
-    requests = counted(usage.requests or 0, "request")
-    tokens = f"tokens in {usage.prompt_tokens} out {kept} ({', '.join(out)}){wasted}"
-    return f"{tokens} · {requests} · {passes} · {seconds:.1f} s"
-
-
-def _server_usage_line(result: Result, seconds: float) -> str:
-    """Usage in the server's own tokens, as far as it reports them, and the tokens received and kept."""
-    usage = result.usage
-    told = {name: "?" if count is None else f"{count}" for name, count in usage.as_dict().items()}
-    kept = ", ".join(
-        f"{told[name]} {source}"
-        for source, name in (
-            ("cache", "tokens_from_cache"),
-            ("model", "tokens_from_model"),
-            ("forced", "tokens_forced"),
-        )
-    )
+    shown = {name: "?" if count is None else f"{count}" for name, count in usage.as_dict().items()}
+    is_server = usage.forward_passes is None
+    cached = f" ({shown['provider_cached_tokens']} cached by the server)" if is_server else ""
+    thoughts = f" ({shown['reasoning_tokens']} thoughts)" if usage.reasoning_tokens else ""
     parts = [
-        counted(usage.requests or 0, "request"),
-        f"tokens in {told['prompt_tokens']} ({told['provider_cached_tokens']} cached by the server)"
-        f" out {told['completion_tokens']}"
-        + (f" ({told['reasoning_tokens']} thoughts)" if usage.reasoning_tokens else ""),
-        f"received {told['received_tokens']} ({told['wasted_tokens']} wasted)",
-        f"kept {kept}",
+        counted(usage.requests or 0, "request") if is_server else counted(usage.forward_passes or 0, "forward pass"),
+        f"tokens in {shown['prompt_tokens']}{cached} out {shown['completion_tokens']}{thoughts}",
+        *([f"received {shown['received_tokens']} ({shown['wasted_tokens']} wasted)"] if is_server else []),
+        kept({source: getattr(usage, count) for source, count in SOURCES.items()}),
     ]
     if usage.cost is not None:
         parts.append(f"cost {'' if usage.cost.is_reported else 'at most '}{money(usage.cost.amount)}")
     return " · ".join([*parts, f"{seconds:.1f} s"])
+
+
+SOURCES = {
+    "cache": "tokens_from_cache",
+    "model": "tokens_from_model",
+    "draft": "draft_accepted",
+    "forced": "tokens_forced",
+}
+"""Sources of the tokens in a text, and their counts."""
+
+
+def kept(counts: Mapping[str, int | None]) -> str:
+    """`kept 3 cache, 12 model, 0 draft, 1 forced`; a source that a server cannot have is left out."""
+    return f"kept {', '.join(f'{counts[source]} {source}' for source in SOURCES if counts[source] is not None)}"

@@ -138,7 +138,7 @@ def run(
         _refuse_cost_without_prices(query, flags["max_cost"], flags["prices"])
         inputs = read_inputs(texts, values, inputs_file)
         if "input(" not in query.program.span.text:  # a line that is typed must not be drawn over
-            watcher.wait(model or os.environ.get("LQ_MODEL") or "the model")
+            watcher.start(model or os.environ.get("LQ_MODEL") or "the model")
         off = {name: False for name, given in flags.items() if given and name in OPTIONS and OPTIONS[name].flag == ""}
         own = {name: given for name, given in flags.items() if name not in ACCESS}
         options = cast("Options", {**own, **off, **set_options(sets), "model": model_named(model, flags)})

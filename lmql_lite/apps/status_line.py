@@ -2,41 +2,70 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import shutil
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
 from typing import Any, TextIO, cast
 
 import click
 
 from lmql_lite.apps.terminal import has_colour
 
+FIRST_S = 0.5
+"""Time after which something that takes longer shows that it is going on."""
+REDRAWN_S = 0.2
+
 
 class StatusLine:
-    """One line on stderr that is drawn over itself. What the program prints meanwhile appears above it.
+    """One line on stderr that is drawn over itself, by a thread of its own: loading a model blocks the event loop. What
+    the program prints meanwhile appears above it. `text` gives the line for a width in characters."""
 
-    `is_shared`: stdout is the same terminal, so that the line makes room for each line printed there.
-    """
+    def __init__(self, text: Callable[[int], str]) -> None:
+        self._text = text
+        self._drawing = threading.RLock()
+        self._ended = threading.Event()
+        self._is_drawn = False
+        self._shared = ExitStack()
 
-    def __init__(self, *, is_shared: bool) -> None:
-        self._shared = contextlib.ExitStack()
-        self._above = Above(self, sys.stdout) if is_shared else None
-        if self._above is not None:
-            self._shared.enter_context(contextlib.redirect_stdout(cast("TextIO", self._above)))
+    def start(self) -> None:
+        """Does nothing where stderr is no terminal."""
+        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            return
+        if sys.stdout.isatty():
+            above = Above(self, sys.stdout)
+            self._shared.callback(above.finish)
+            self._shared.enter_context(redirect_stdout(cast("TextIO", above)))
+        threading.Thread(target=self._tick, name="lq status line", daemon=True).start()
 
-    def draw(self, text: str) -> None:
-        text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps is not erased whole
+    def _tick(self) -> None:
+        pause = FIRST_S
+        while not self._ended.wait(pause):
+            pause = REDRAWN_S
+            with self._drawing:
+                if not self._ended.is_set():
+                    self._draw()
+
+    def _draw(self) -> None:
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps is not erased whole
+        text = self._text(width)[:width]
         shown = click.style(text, dim=True) if has_colour() else text
         click.echo(f"\r\x1b[K{shown}", nl=False, err=True, color=True)
+        self._is_drawn = True
 
     def erase(self) -> None:
-        click.echo("\r\x1b[K", nl=False, err=True, color=True)
+        with self._drawing:
+            if self._is_drawn:
+                click.echo("\r\x1b[K", nl=False, err=True, color=True)
+            self._is_drawn = False
 
     def close(self) -> None:
+        """Erases the line for good."""
+        self._ended.set()
         self.erase()
         self._shared.close()
-        if self._above is not None:
-            self._above.finish()
 
 
 class Above:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +278,25 @@ def write(text: str) -> None:
     """Writes a result, with a line end if it has none."""
     text = printable(text)
     put(text if text.endswith("\n") else f"{text}\n")
+
+
+def write_lines(lines: Iterable[str], output: Path | None) -> None:
+    """Writes lines to stdout, or all of them to a new file. Raises CacheError where the file cannot be made."""
+    if output is None:
+        for line in lines:
+            write(line)
+        return
+    try:
+        with output.open("x", encoding="ascii", newline="\n") as file:
+            try:
+                file.writelines(f"{line}\n" for line in lines)
+            except BaseException:
+                output.unlink()
+                raise
+    except FileExistsError:
+        raise CacheError(f"{output} exists, and is not overwritten", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise CacheError(f"{output} cannot be written ({error.strerror})") from None
 
 
 def write_object(found: Mapping[str, Any]) -> None:

@@ -144,13 +144,13 @@ async def evaluate(
     folder: RunFolder,
     seen: OnRecord | None = None,
     engine: Engine | None = None,
-    go_on: Callable[[int], object] | None = None,
+    go_on: Callable[[Tally], object] | None = None,
 ) -> Tally:
     """Runs the attempts that the folder has no answer of, in the order of the data; gives the outcomes of all.
 
     Rows that failed are run again. An answer whose row has changed outside of its inputs, and one of other metrics, is
-    only scored again. `seen` is called with each record that is new or scored anew, `go_on` with the number of known
-    ones before rows run.
+    only scored again. `seen` is called with each record that is new or scored anew, `go_on` with the tally of the
+    known ones before rows run.
     """
     tally = Tally(job.scoring)
     left = {key: _digest(plain(row.values)) for key, row, _ in _attempts(job)}
@@ -194,7 +194,7 @@ async def evaluate(
         return []
 
     if go_on is not None:
-        go_on(tally.kept)
+        go_on(tally)
     if engine is not None:
         await engine(job, missing(), finish)
         return tally

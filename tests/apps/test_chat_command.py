@@ -74,7 +74,7 @@ def test_the_answers_are_shown_and_no_notes_or_texts_of_the_query(capsys: pytest
     assert hold(ECHO, ScriptedModel(echoing), "One?", "Zwölf 😀?", "") == 0
     out, err = answers(capsys)
     assert out == ["One?", "Zwölf 😀?", "goodbye"]
-    assert err.startswith("2 answers · tokens ")
+    assert err.startswith("2 answers · kept ")
 
 
 def test_the_demo_model_holds_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_the_demo_model_holds_the_example(capsys: pytest.CaptureFixture[str], mo
     main(["chat", str(EXAMPLE)])
     out, err = answers(capsys)
     assert out == ["Paris", "white", "questions answered: 2"]
-    assert err.startswith("2 answers · tokens 4 (4 model, 0 draft, 0 cache, 0 forced) · ")
+    assert err.startswith("2 answers · kept 0 cache, 4 model, 0 draft, 0 forced · ")
 
 
 @pytest.mark.parametrize("lines", [(), ("exit",), ("One?", " exit ", "never read")], ids=["at once", "exit", "later"])

@@ -274,16 +274,6 @@ def test_a_run_that_forks_is_told_by_one_process(page: Page) -> None:
 # The server ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
-def test_no_run_outlives_its_server(how: signal.Signals) -> None:
-    server = Server(grace_seconds=1)
-    page = server.page()
-    found = page.until(page.start(ENDLESS), lambda line: "process" in line.get("text", ""))
-    process = int(found["text"].split()[1])
-    assert server.end(how) == (-9 if how == signal.SIGKILL else 0)
-    assert ends(process)
-
-
 def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from lmql_lite.apps.playground.process import Checker, Workers
 from lmql_lite.apps.playground.runs import Journal, Limits, Runs, Scrub
 
 OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31}
-FOREVER = 3600.0
 
 
 async def sent(journal: Journal, after: int = -1) -> AsyncIterator[int]:
@@ -44,31 +42,20 @@ async def told(lines: int) -> list[int]:
     return pieces
 
 
-def test_what_comes_token_by_token_is_sent_many_lines_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "LULL_SECONDS", FOREVER)
-    monkeypatch.setattr(journals, "LULL_SHARE", 1e9)
-    assert asyncio.run(told(100)) == [1, 100], "the first one at once, and the end waits for nothing"
+def test_the_first_line_is_sent_at_once_and_the_next_ones_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "PAUSE_SECONDS", 0.5)
+    assert asyncio.run(told(100)) == [1, 100]
 
 
-def test_lines_that_come_first_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "LULL_SECONDS", FOREVER)
-    monkeypatch.setattr(journals, "LULL_SHARE", 0.0)
-    assert asyncio.run(told(20)) == [1] * 21
-
-
-def test_lines_that_fill_a_piece_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "LULL_SECONDS", FOREVER)
-    monkeypatch.setattr(journals, "LULL_SHARE", 1e9)
+def test_a_reader_who_comes_late_gets_pieces_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MOST_AT_ONCE", 10)
 
     async def pieces() -> list[int]:
         journal = Journal("r1", Scrub(()))
         for _ in range(35):
             journal.add({"type": "token"})
-        stream = sent(journal)
-        found = [await anext(stream) for _ in range(3)]
         journal.end({"type": "done"})
-        return [*found, *[each async for each in stream]]
+        return [each async for each in sent(journal)]
 
     assert asyncio.run(pieces()) == [10, 10, 10, 6]
 
@@ -84,20 +71,6 @@ async def spare_of(folder: Path) -> AsyncIterator[Runs]:
     finally:
         await runs.close()
         workers.close()
-
-
-def test_each_run_has_a_process_of_its_own_and_the_next_one_is_ready(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with spare_of(tmp_path) as runs:
-            workers = [await runs._take() for _ in range(3)]
-            for worker in workers:
-                answer = await worker.ask({"kind": "check", "text": '"[X]"'})
-                assert answer is not None and answer["problems"] == []
-            assert len({worker._process.pid for worker in workers}) == 3
-            codes = await asyncio.gather(*(worker.kill() for worker in workers))
-            assert set(codes) == {-signal.SIGKILL}
-
-    asyncio.run(scenario())
 
 
 def test_a_spare_process_that_was_killed_is_replaced(tmp_path: Path) -> None:

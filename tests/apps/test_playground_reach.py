@@ -200,7 +200,7 @@ def test_a_run_in_the_middle_of_c_code_and_its_children_die_with_the_server(how:
     page = server.page()
     said = page.until(page.start(LEAVES), lambda line: "processes" in line.get("text", ""))["text"]
     processes = [int(number) for number in said.split()[1:]]
-    server.end(how)
+    assert server.end(how) == (-9 if how == signal.SIGKILL else 0)
     deadline = time.monotonic() + 30
     while any(map(is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)

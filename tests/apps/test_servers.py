@@ -26,7 +26,9 @@ OTHER = "sk-other-9876543210"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(
+    stub_that_stays: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
     monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -48,7 +50,7 @@ def test_a_run_tells_requests_and_tokens_as_the_server_does(shell: Shell) -> Non
         assert (ended.code, ended.out) == (0, "Say: hello\n")
         spent = server.prompt_tokens + 2 * server.completion_tokens
         told = f"tokens in {server.prompt_tokens} (0 cached by the server) out {server.completion_tokens}"
-    line = "1 request · {} · received 7 (0 wasted) · kept 0 cache, 7 model, 0 forced · cost {} · "
+    line = "1 request · {} · received 7 (0 wasted) · kept 0 cache, 7 model, 0 draft, 0 forced · cost {} · "
     assert ended.err.startswith(line.format(told, spent))
 
 

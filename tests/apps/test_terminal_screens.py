@@ -164,7 +164,7 @@ def test_a_line_that_the_query_prints_stands_above_the_counter(started: Started,
 def test_the_line_of_usage_follows_the_result(started: Started) -> None:
     code, lines = started("run", "-u", "value.lq", "--var", "place=Rome").ended()
     assert (code, lines[:3]) == (0, ["[", '  " Camera\\n"', "]"])
-    assert len(lines) == 4 and lines[3].startswith("tokens in ")
+    assert len(lines) == 4 and re.match(r"\d forward passes · tokens in 14 out 4 · kept 0 cache, ", lines[3])
 
 
 def test_text_comes_as_it_is_generated_where_nothing_is_returned(started: Started, folder: Path) -> None:
@@ -214,7 +214,8 @@ def test_a_data_set_run_that_goes_on_counts_what_was_known_and_says_what_ctrl_c_
     (folder / "q.lq").write_text('import asyncio\nawait asyncio.sleep(0.5)\n"{word}"\nreturn "a"\n')
     (folder / "d.csv").write_text("id,word,target\n" + "".join(f"r{n},w{n},a\n" for n in range(40)))
     command = ("eval", "q.lq", "d.csv", "-o", "r", "-m", "exact", "-j", "1")
-    assert started(*command, "--limit", "2").ended()[0] == 0
+    first = started(*command, "--limit", "2")
+    assert first.ended()[0] == 0 and "exact 1.000" in first.raw.decode()
     terminal = started(*command, COLUMNS="40")
     terminal.until(r"[45]/40 rows · 0 errors · 0:\d\d left")
     terminal.process.send_signal(signal.SIGINT)
@@ -239,4 +240,4 @@ def test_a_chat_shows_questions_and_answers_in_turn(started: Started, folder: Pa
     code, lines = terminal.ended()
     assert code == 0
     assert lines[0] == "> What is the capital of France?" and "Paris" in lines[1]
-    assert lines[-1].startswith("1 answer · tokens ")
+    assert lines[-1].startswith("1 answer · kept ")

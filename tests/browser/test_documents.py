@@ -72,28 +72,6 @@ def test_after_loading_anew_the_same_file_is_saved_with_the_same_options(folder:
     assert (folder.folder / "a.lq").read_text("utf-8") == '"three"\n'
 
 
-def test_a_new_query_gets_a_name_when_it_is_saved(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    tab.page.click("#new")
-    tab.write('"new"\n')
-    tab.page.click("#save")
-    tab.page.fill("#save-name", "fresh")
-    tab.page.keyboard.press("Enter")
-    tab.until("document.getElementById('name').textContent === 'fresh.lq'")
-    assert (folder.folder / "fresh.lq").read_text("utf-8") == '"new"\n'
-
-
-def test_a_refusal_shows_its_own_hint(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    (folder.folder / "a.lq").write_text('"somebody else"\n', "utf-8")
-    tab.write('"mine"\n')
-    tab.page.click("#save")
-    tab.until("!document.getElementById('banner').hidden")
-    assert "load it again, or save it under another name" in tab.page.inner_text("#banner")
-    assert (folder.folder / "a.lq").read_text("utf-8") == '"somebody else"\n'
-    tab.complaints.clear()  # the browser reports a 409
-
-
 def test_characters_that_nobody_sees_are_marked_and_named(server: Server, open_tab: Open) -> None:
     tab = open_tab(server)
     tab.write(TURNED)

@@ -203,28 +203,20 @@ def asked_at_closing(tab: Tab) -> bool:
     return questions == ["beforeunload"]
 
 
-def test_closing_with_changes_asks(folder: Server, open_tab: Open) -> None:
+@pytest.mark.parametrize("way", ["changes", "a draft that is not shown", "saved"])
+def test_closing_asks_where_something_is_not_saved(folder: Server, open_tab: Open, way: str) -> None:
     tab = open_tab(folder)
-    tab.page.locator(EDITOR).click()
-    tab.page.keyboard.type("# more")
-    assert asked_at_closing(tab)
-
-
-def test_closing_asks_also_for_a_draft_that_is_not_shown(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    new(tab, '"new"\n')
-    choose(tab, "b.lq")
-    assert asked_at_closing(tab)
-
-
-def test_closing_without_changes_or_after_saving_asks_nothing(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    tab.page.locator(EDITOR).click()
-    tab.page.keyboard.type("# more")
-    tab.page.keyboard.press("ControlOrMeta+s")
-    saved(tab, "a.lq")
-    choose(tab, "06_dates.lq")
-    assert not asked_at_closing(tab)
+    if way == "a draft that is not shown":
+        new(tab, '"new"\n')
+    else:
+        tab.page.locator(EDITOR).click()
+        tab.page.keyboard.type("# more")
+    if way == "saved":
+        tab.page.keyboard.press("ControlOrMeta+s")
+        saved(tab, "a.lq")
+    if way != "changes":
+        choose(tab, "b.lq")
+    assert asked_at_closing(tab) == (way != "saved")
 
 
 # Others change the same ----------------------------------------------------------------------------------------------
@@ -446,14 +438,6 @@ def test_a_copy_of_an_example_is_saved_to_the_copy(copied: Server, open_tab: Ope
     tab.page.click("#save")
     saved(tab, "06_dates.lq")
     assert (copied.folder / "06_dates.lq").read_text("utf-8") == '"changed"\n'
-
-
-def test_a_copy_that_another_editor_changes_opens_as_the_file(copied: Server, open_tab: Open) -> None:
-    tab = open_tab(copied)
-    tab.page.keyboard.press("Escape")
-    (copied.folder / "06_dates.lq").write_text('"changed elsewhere"\n', "utf-8")
-    choose(tab, "06_dates.lq", "#files")
-    assert text(tab) == '"changed elsewhere"\n'
 
 
 def test_an_edited_example_and_the_file_of_its_name_are_two(folder: Server, open_tab: Open) -> None:

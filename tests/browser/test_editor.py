@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import EDITOR, ROOT, Open, Server, Tab
+from tests.browser.conftest import ROOT, Open, Server, Tab
 
 MARKED = ".cm-lintRange-error"
 QUIET = "document.getElementById('problem-count').textContent === 'none'"
@@ -27,14 +27,6 @@ def test_a_mistake_is_underlined_exactly_where_it_is(tab: Tab, before: str) -> N
     tab.page.keyboard.type("X")
     tab.until(QUIET)
     assert tab.page.locator(MARKED).count() == 0
-
-
-def test_a_problem_in_the_list_leads_to_its_place(tab: Tab) -> None:
-    tab.write('"one"\n"[X" where STOPS_AT(X, "a")\n')
-    tab.page.wait_for_selector("#problems li")
-    assert "line 2:" in tab.page.inner_text("#problems")
-    tab.page.click("#problems button")
-    assert tab.page.evaluate(f"document.activeElement === document.querySelector('{EDITOR.split(',')[0]}')")
 
 
 def test_an_answer_to_an_older_text_changes_nothing(tab: Tab) -> None:

@@ -44,18 +44,3 @@ def test_the_folder_of_the_examples_opened_on_a_test_in_a_folder_within(open_tab
         assert tab.page.locator("#guide kbd").all_inner_texts() == ["Ctrl", "Enter"]
     finally:
         server.stop()
-
-
-def test_the_steps_are_closed_for_good(open_tab: Open, server: Server) -> None:
-    tab = open_tab(server)
-    tab.page.click("#guide-close")
-    tab.page.reload()
-    tab.page.wait_for_selector("html[data-ready]")
-    assert tab.page.is_hidden("#guide")
-
-
-def test_a_run_that_finds_nothing_known_is_no_second_step(open_tab: Open, server: Server) -> None:
-    tab = open_tab(server)
-    tab.run(LIST)
-    tab.run('"What colour is snow? It is[X]" where len(TOKENS(X)) < 3\n')
-    assert done(tab) == ["guide-run"]

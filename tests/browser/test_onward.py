@@ -73,20 +73,3 @@ def test_an_alternative_of_the_tree_is_two_clicks_away(tab: Tab) -> None:
     tab.page.locator(".alternatives button").first.click()
     tab.wait("done")
     assert tab.page.locator("#onward").is_visible()
-
-
-def test_another_run_goes_on_from_one_that_went_on_itself(tab: Tab) -> None:
-    """The second run's own text is what the third one keeps."""
-    tab.run(LIST)
-    first_token(tab)
-    tab.page.locator(".alternatives button").first.click()
-    tab.wait("done")
-    second = tab.text()
-    first_token(tab, "SECOND")
-    tab.page.locator(".alternatives button").first.click()
-    tab.wait("done")
-    known = second[: second.index("\n-", second.index("-") + 1) + 2]
-    assert tab.text().startswith(known)
-    tab.page.click("#run")
-    tab.wait("done")
-    assert tab.page.locator("#onward").is_hidden(), "Run runs what stands on the page"

@@ -174,14 +174,6 @@ def test_characters_of_several_tokens_have_one_colour_and_the_text_stays_whole(o
     )
 
 
-def test_a_token_is_one_click_away_from_the_text(open_tab: Open, server: Server) -> None:
-    tab = open_tab(server)
-    tab.run((ROOT / "examples" / "01_packing_list.lq").read_text("utf-8"))
-    tab.page.locator("#output .source").first.click(position={"x": 4, "y": 6})
-    assert tab.page.locator("#card dd code").first.inner_text().strip() in "Swimsuit"
-    assert "model" in tab.page.inner_text("#card")
-
-
 def test_the_tree_shows_what_else_the_model_had_in_mind_and_which_clause_forbade_it(
     open_tab: Open, server: Server
 ) -> None:

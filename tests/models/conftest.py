@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from lmql_lite.models.openai import gate
-from tests.servers.kinds import VLLM
-from tests.servers.stub import serving
-
-
-@pytest.fixture(scope="module")
-def stub_that_stays() -> Iterator[None]:
-    """So that the port of all of them stays open, and each one costs nothing."""
-    with serving(VLLM, ""):
-        yield
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-import math
 import re
 import secrets
 import signal
@@ -67,11 +66,8 @@ QUIET_SECONDS = 10
 MOST_AT_ONCE = 1000
 """Lines; a long run is not held in memory once more for each of its readers."""
 
-LULL_SECONDS = 0.04
-"""At most so long the next lines wait for more, so that what comes token by token is not sent and drawn so."""
-
-LULL_SHARE = 0.1
-"""Largest share of the time since the first line for which a line waits: the first ones are sent at once."""
+PAUSE_SECONDS = 0.02
+"""Between two pieces: what comes token by token is sent, and drawn, some lines at a time."""
 
 
 class Journal:
@@ -85,7 +81,6 @@ class Journal:
         self._scrub = scrub
         self._began = 0.0
         self._changed = asyncio.Event()
-        self._over = asyncio.Event()
 
     def add(self, found: Mapping[str, Any]) -> None:
         """Appends a line with these fields; its number and time are added here."""
@@ -100,7 +95,6 @@ class Journal:
     def end(self, found: Mapping[str, Any]) -> None:
         """Appends the last line."""
         self.is_over = True
-        self._over.set()
         self.add(found)
 
     def _wake(self) -> None:
@@ -109,16 +103,14 @@ class Journal:
 
     async def after(self, seq: int) -> AsyncGenerator[bytes, None]:
         """The lines after this number, many at a time, until the last one."""
-        sent, last = seq + 1, -math.inf
+        sent = seq + 1
         while True:
             changed = self._changed
             if sent < len(self.lines):
-                if len(self.lines) - sent < MOST_AT_ONCE:
-                    await self._lull(last)
-                last = time.monotonic()
                 lines = self.lines[sent : sent + MOST_AT_ONCE]
                 sent += len(lines)
                 yield b"".join(lines)
+                await asyncio.sleep(0 if self.is_over else PAUSE_SECONDS)
             elif self.is_over:
                 return
             else:
@@ -126,14 +118,6 @@ class Journal:
                     await asyncio.wait_for(changed.wait(), QUIET_SECONDS)
                 except TimeoutError:
                     yield b"\n"
-
-    async def _lull(self, last: float) -> None:
-        """Waits for more lines, or for the end, where others were sent just now."""
-        now = time.monotonic()
-        wait = last + min(LULL_SECONDS, LULL_SHARE * (now - self._began)) - now
-        if wait > 0 and not self.is_over:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), wait)
 
 
 LAST = ("done", "error")
