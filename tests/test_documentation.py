@@ -85,6 +85,13 @@ def test_no_python_hides_in_a_block_without_a_language() -> None:
             assert kind or not re.search(r"^(import|from|lq\.|lq |pip |def )", code, re.MULTILINE), (page.name, code)
 
 
+def test_every_code_mark_is_closed_in_its_paragraph() -> None:
+    for page in PAGES:
+        text = re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        open_ones = [part for part in re.split(r"\n\s*\n", text) if part.count("`") % 2 and not part.startswith("    ")]
+        assert open_ones == [], page.name
+
+
 def test_few_lines_are_not_run_each_for_a_reason() -> None:
     exempt = [line for block in BLOCKS if block.reason for line in block.lines]
     assert 0 < len(exempt) <= MAX_NOT_RUN, "\n".join(exempt)

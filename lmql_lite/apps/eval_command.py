@@ -38,9 +38,9 @@ from lmql_lite.apps.terminal import (
     note,
     read_inputs,
     reporting,
-    write,
     write_error,
     write_object,
+    write_wrapped,
 )
 from lmql_lite.errors import InputError
 
@@ -117,7 +117,7 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
             if as_json:
                 write_object({**counts, "plan": None if plan is None else plan_object(plan)})
             else:
-                write("\n".join(eval_plan_lines(counts, plan)))
+                write_wrapped(eval_plan_lines(counts, plan))
             return
         if options.fresh and path.exists():
             path.rename(path.with_name(f"{path.name}-{int(time.time())}"))
@@ -135,7 +135,7 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
         if as_json:
             write_object({"folder": str(path), **report})
         elif is_table:
-            write("\n".join(report_lines(report, str(path))))
+            write_wrapped(report_lines(report, str(path)))
         if problem:
             note(f"{problem}; the report covers all rows, and rows that were not written will be run again")
         sys.exit(_exit_code(report, gates) or (6 if problem else 0))

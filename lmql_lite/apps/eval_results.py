@@ -24,7 +24,7 @@ from lmql_lite.apps.eval_views import (
     row_cases,
 )
 from lmql_lite.apps.junit import write_junit
-from lmql_lite.apps.terminal import counted, reporting, write, write_object
+from lmql_lite.apps.terminal import counted, reporting, write, write_object, write_wrapped
 from lmql_lite.errors import InputError
 
 RUN = click.argument("run", metavar="RUN", type=RUN_PATH)
@@ -53,9 +53,10 @@ def show(run: Path, wrong: bool, only_errors: bool, ids: tuple[str, ...], html: 
         records = last_attempts(run)
         if not (wrong or only_errors or ids):
             report = report_in(run)
-            write_object({"folder": str(run), **report}) if form == "json" else write(
-                "\n".join(report_lines(report, str(run)))
-            )
+            if form == "json":
+                write_object({"folder": str(run), **report})
+            else:
+                write_wrapped(report_lines(report, str(run)))
             return
         chosen = [
             record
@@ -88,7 +89,7 @@ def compare_runs(first: Path, second: Path, cluster: str | None, no_worse: float
 
             write(str(write_comparison(first, second, comparison_notes(found), cluster)))
         else:
-            write_object(found) if form == "json" else write("\n".join(comparison_lines(found)))
+            write_object(found) if form == "json" else write_wrapped(comparison_lines(found))
         if no_worse is not None and is_worse(found, no_worse):
             sys.exit(NOT_REACHED)
 

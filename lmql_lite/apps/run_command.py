@@ -173,9 +173,9 @@ def interruptible(run: Coroutine[Any, Any, Finished], watcher: Watcher) -> Finis
         from lmql_lite.engine.session import default_session
 
         if watcher.answered and (files := default_session().written_files):
-            kept = f"interrupted; {counted(watcher.answered, 'token')} kept in {', '.join(map(os.path.relpath, files))}"
+            kept = f"{counted(watcher.answered, 'token')} kept in {', '.join(map(os.path.relpath, files))}"
             watcher.close(failed=True)
-            write_error(kept)
+            write_error(f"interrupted; {kept}; run the same command to continue")
             sys.exit(INTERRUPTED)
         raise
 

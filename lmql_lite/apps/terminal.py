@@ -299,6 +299,11 @@ def write_lines(lines: Iterable[str], output: Path | None) -> None:
         raise CacheError(f"{output} cannot be written ({error.strerror})") from None
 
 
+def write_wrapped(lines: Iterable[str]) -> None:
+    """Writes lines for people: on a terminal they are broken between words."""
+    write(wrapped("\n".join(lines), sys.stdout))
+
+
 def write_object(found: Mapping[str, Any]) -> None:
     """Writes a result as one JSON object in ASCII, because names of files may not be valid text."""
     write(json.dumps({"ok": True, **found, "schema": 1}))
@@ -314,8 +319,23 @@ def write_error(text: str) -> None:
     """Writes to stderr. Control characters in file names and model output are escaped. Errors are coloured if stderr
     takes colours."""
     shown = (one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
-    text = "".join(shown)
+    text = wrapped("".join(shown), sys.stderr)
     click.echo(coloured(text) if has_colour() else text, err=True, color=True)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """The text with lines that fit the terminal of a stream, broken between words. A file or pipe gets it as it is."""
+    if not stream.isatty():
+        return text
+    from textwrap import fill
+
+    lines, width = list[str](), shutil.get_terminal_size().columns
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + INDENTED)
+        if len(line) > width:
+            line = fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def has_colour() -> bool:

@@ -118,10 +118,14 @@ def test_a_model_that_is_loaded_shows_that_it_is_and_for_how_long(started: Start
     assert (code, lines[0], lines[-1]) == (0, "[", "]")
 
 
-def test_a_server_that_is_silent_shows_what_is_waited_for(started: Started) -> None:
+@pytest.mark.parametrize("command", [("run", "value.lq", "--var", "place=Rome"), ("eval", "value.lq", "d.csv")])
+def test_a_server_that_is_silent_shows_what_is_waited_for(
+    started: Started, folder: Path, command: tuple[str, ...]
+) -> None:
+    (folder / "d.csv").write_text("id,place\n1,Rome\n")
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
         address = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        terminal = started("run", "value.lq", "--var", "place=Rome", "--model", "openai/some", "--base-url", address)
+        terminal = started(*command, "--model", "openai/some", "--base-url", address)
         terminal.until(r"waiting for openai/some · [1-9]\d* s")
         terminal.process.send_signal(signal.SIGINT)
         code, lines = terminal.ended()
@@ -204,7 +208,8 @@ def test_ctrl_c_says_what_is_kept_and_where(started: Started, folder: Path) -> N
     code, lines = terminal.ended()
     assert code == 130
     assert lines[:2] == ["Things to pack for Rome:", "- Passport"]
-    assert re.fullmatch(r"interrupted; \d+ tokens? kept in joke\.tokens", lines[2]) and len(lines) == 3
+    said = r"interrupted; \d+ tokens? kept in joke\.tokens; run the same command to continue"
+    assert re.fullmatch(said, lines[2]) and len(lines) == 3
     assert (folder / "joke.tokens").stat().st_size > 100
 
 
@@ -222,10 +227,16 @@ def test_a_data_set_run_that_goes_on_counts_what_was_known_and_says_what_ctrl_c_
     code, lines = terminal.ended()
     assert code == 130
     said = r"interrupted; \d+ of 40 answers are kept in r; run the same command to continue"
-    assert re.fullmatch(said, lines[0]) and len(lines) == 1, "\n".join(lines)
+    assert re.fullmatch(said, " ".join(map(str.strip, lines))), "\n".join(lines)
     drawn = [line.split("\x1b[K")[-1] for line in terminal.raw.decode().split("\r") if "rows ·" in line]
     assert not any(re.match(r"(\x1b\[2m)?[012]/40", line) for line in drawn)
     assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) < 40 for line in drawn)
+    _, shown = started("eval", "show", "r", COLUMNS="40").ended()
+    assert all(len(line) <= 40 for line in shown) and re.search(r"exact +1\.0000 ", " ".join(shown))
+    code, refused = started("run", "-e", '"[X]"', "--model", "gpt-9", COLUMNS="40").ended()
+    words = " ".join(map(str.strip, refused))
+    assert code == 5 and all(len(line) <= 40 for line in refused)
+    assert "no model is called 'gpt-9'" in words and "did you mean openai/gpt-9?" in words
 
 
 def test_a_chat_shows_questions_and_answers_in_turn(started: Started, folder: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,9 +101,22 @@ def ledger(tab: Tab) -> Counter[str]:
     return +Counter({kind: int(tab.count(row)) for kind, row in SOURCES.items()})
 
 
+def usage_of_lq_run(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Usage of the example in `lq run --json`, with a cache of its own in the folder."""
+    inputs = json.loads((ROOT / "examples" / "recorded" / "inputs.json").read_text("utf-8")).get(Path(name).stem, {})
+    given = [part for key, value in inputs.items() for part in ("--var", f"{key}={value}")]
+    command = ["run", str(ROOT / "examples" / name), "--model", "demo", "--cache", "own.tokens", "--json", *given]
+    done = subprocess.run(
+        [sys.executable, "-m", "lmql_lite", *command, "--seed", str(seed)], cwd=folder, capture_output=True, timeout=60
+    )
+    return dict(json.loads(done.stdout)["usage"])
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_boxes_ledger_and_lines_agree(open_tab: Open, server: Server, name: str) -> None:
-    tab = open_tab(server)
+def test_boxes_ledger_and_lines_agree_with_lq_run(
+    open_tab: Open, server: Server, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tab, elsewhere = open_tab(server), tmp_path_factory.mktemp("elsewhere")
     tab.page.click("#examples")
     tab.page.click(f"#gallery button:has-text('{name}')")
     tab.wait("recorded")
@@ -110,6 +126,7 @@ def test_boxes_ledger_and_lines_agree(open_tab: Open, server: Server, name: str)
         done = lines[-1]
         assert tab.text() == done["prompt"]
         assert boxes(tab) == ledger(tab) == +Counter({kind: done["usage"][row] for kind, row in SOURCES.items()})
+        assert done["usage"] == usage_of_lq_run(name, done["seed"], elsewhere)
         if not any(line["type"] == "forked" for line in lines):
             tokens = [token for token in kept(lines) if token["hole"] is not None]
             assert boxes(tab) == Counter(token["source"] for token in tokens)
