@@ -34,9 +34,9 @@ CREATE TABLE IF NOT EXISTS responses (
 CREATE INDEX IF NOT EXISTS by_document ON responses (task_name, doc_id);
 """
 _ADD = (
-    "INSERT INTO responses VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10) ON CONFLICT (cache_key, model_hash) DO UPDATE SET "
+    "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (cache_key, model_hash) DO UPDATE SET "
     "response = excluded.response, created_at = excluded.created_at, checksum = excluded.checksum "
-    "WHERE ?11 AND excluded.created_at > responses.created_at"
+    "WHERE ? AND excluded.created_at > responses.created_at"
 )
 _FIND = "SELECT cache_key, response, created_at, checksum FROM responses WHERE model_hash = ? AND cache_key"
 
