@@ -79,6 +79,7 @@ class RunOptions(HeaderOptions, total=False):
     budget: int | None
     b: int | None
     alpha: float | None
+    particles: int | None
 
 
 class Options(RunOptions, total=False):

@@ -87,13 +87,14 @@ class OptionRow:
 class DecoderRow:
     """One decoder; `engine/decode/` has a file of its name.
 
-    `draws`: tokens are sampled. `branches`: several branches of a run compete, and `n` of them are kept. `options` are
-    those that only this decoder has.
+    `draws`: tokens are sampled. `branches`: several branches of a run compete, and `n` of them are kept. `weighs`: the
+    branches have weights, and one of them is drawn (S36). `options` are those that only this decoder has.
     """
 
     help: str
     draws: bool = False
     branches: bool = False
+    weighs: bool = False
     options: Mapping[str, OptionRow] = field(default_factory=dict)
 
 
@@ -122,6 +123,17 @@ DECODERS: Mapping[str, DecoderRow] = {
         options={
             "alpha": OptionRow(
                 "0 compares sums of log-probabilities, 1 their means (default: 0.7).", low=0, high=1, type=float
+            )
+        },
+    ),
+    "smc": DecoderRow(
+        "draws a text from the model's own distribution given the conditions, with the weights of others",
+        draws=True,
+        branches=True,
+        weighs=True,
+        options={
+            "particles": OptionRow(
+                "Number of different texts that are kept at a time (default: 16).", low=2, high=256, type=int
             )
         },
     ),
@@ -319,9 +331,16 @@ def decoder_problem(name: Any) -> Problem | None:
     return Problem(f"no decoder is called {name!r}", guess or f"there are {', '.join(DECODERS)}")
 
 
-def clash(decoder: str, temperature: float | None, n: int | None) -> Problem | None:
+def clash(decoder: str, given: Mapping[str, Any]) -> Problem | None:
     """The problem with these options of one decoder together."""
-    row = DECODERS[decoder]
+    row, temperature, n = DECODERS[decoder], given.get("temperature"), given.get("n")
+    if row.weighs:
+        if n is not None and n > 1:
+            hint = "its posterior has the other texts; run it again with another seed for another draw"
+            return Problem(f"{decoder} draws one result, but n is {n}", hint)
+        name = distorting(given)
+        sentence = f"{decoder} draws from the model's own distribution, which {name}={given.get(name)!r} would change"
+        return Problem(sentence, f"leave {name}= out, or write sample({name}={given[name]!r})") if name else None
     if temperature and not row.draws:
         drawing = "beam_sample" if row.branches else "sample"
         hint = f"write {drawing}(temperature={temperature})"
@@ -332,12 +351,24 @@ def clash(decoder: str, temperature: float | None, n: int | None) -> Problem | N
     return None
 
 
-def hole_clash(hole: str, decoder: str, temperature: float | None, n: int | None) -> Problem | None:
+def distorting(given: Mapping[str, Any]) -> str:
+    """Name of the first option that changes the distribution from which tokens are drawn; "" for none."""
+    neutral = {each.name: each.default for each in fields(Sampling) if each.name in AT_HOLE and each.name != "effort"}
+    neutral["temperature"] = 1.0
+    return next((name for name in neutral if given.get(name) not in (None, neutral[name])), "")
+
+
+def hole_clash(hole: str, decoder: str, given: Mapping[str, Any]) -> Problem | None:
     """The problem with these options of a decoder at one hole."""
+    if DECODERS[decoder].weighs:
+        return Problem(
+            f"{decoder} weighs whole texts, so [{hole}] cannot have it alone", f"put {decoder} into the header"
+        )
+    n = given.get("n")
     if (n or 1) > 1 or (DECODERS[decoder].branches and n is None):
         sentence = f"[{hole}] is filled once in each branch: {decoder} with n > 1 is for a whole query"
         return Problem(sentence, f"put {decoder} into the header, or write n=1")
-    return clash(decoder, temperature, n)
+    return clash(decoder, given)
 
 
 INSTEAD: Mapping[str, str] = {

@@ -387,8 +387,8 @@ class Branch:
         self.leads = True
         """True if the branch goes as an only branch would: it tries another value after Python rejects one, where other
         branches are given up."""
-        self.is_rejected = False
-        """True if Python rejected a value and the branch does not lead."""
+        self.rejection: Objection | None = None
+        """The reason why Python rejected a value, if the branch does not lead."""
         self.final: BaseException | None = None
         """The exception with which the branch ends after its `finally` blocks."""
         self.sleeps = False
@@ -419,7 +419,7 @@ class Branch:
         fork.generator = self.generator.fork()
         fork.ledger = fork.generator.ledger
         fork.hole = self.hole and self.hole.fork(fork.generator)
-        fork.leads, fork.is_rejected = False, self.is_rejected
+        fork.leads, fork.rejection = False, self.rejection
         fork.final, fork.calls, fork.filled, fork.opened = self.final, self.calls, self.filled, self.opened
         fork.context = Context(fork._score, self.context.prompt)
         fork._pinned = None

@@ -177,8 +177,8 @@ class Finished:
 
     def noting(self, notices: tuple[str, ...]) -> Finished:
         """The same event, with further notices in its results."""
-        results = tuple(replace(result, notices=notices) for result in self.results)
-        return Finished(replace(self.result, notices=notices), results)
+        results = tuple(replace(result, notices=(*notices, *result.notices)) for result in self.results)
+        return Finished(replace(self.result, notices=(*notices, *self.result.notices)), results)
 
 
 Event = (

@@ -182,7 +182,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
         if broken is None:
             break
         if not branch.leads:
-            branch.is_rejected = True
+            branch.rejection = broken
             return
         goes_back = may_reject and hole.rejections < frame.settings.backtracks
         back = await hole.fill.go_back() if goes_back else None
@@ -253,6 +253,12 @@ async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, 
 async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: str | None) -> None:
     """Scores the options of a distribution, and makes one of them the hole's value: the `given` one, if any."""
     frame, generator = branch.frame, branch.generator
+    if frame.settings.weighs:
+        raise InputError(
+            f"{frame.settings.decoder_name} gives P({op.name}) without a distribution",
+            span=distribution.span,
+            hint=f"write `where {op.name} in [...]`, or leave {frame.settings.decoder_name} out",
+        )
     options = await branch.python(distribution.options, distribution.span)
     op = await branch.frame.typed(op)
     limit = frame.settings.limit

@@ -22,6 +22,8 @@ from lmql_lite.tokens import Token
 Value = TypeVar("Value", default=Any)
 SHOWN = 60
 """Maximum number of characters of the text and of each value in a `repr`."""
+BEST = 4
+"""Maximum number of texts of a posterior in a `repr`."""
 ROWS = 50
 """Maximum number of results that a notebook shows."""
 
@@ -133,6 +135,59 @@ class OptionScores:
         return framed(table(zip(self.options, shares, strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class WeightedText:
+    """A text of a posterior, with the values and the endings of its holes. The weights of a posterior sum to 1."""
+
+    text: str
+    variables: Mapping[str, Any]
+    endings: Mapping[str, Ending]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Posterior:
+    """Texts with weights, as `smc` finds them: an estimate of the model's own distribution given the conditions (S36).
+
+    `texts` are different texts, best first. `evidence` is the natural logarithm of the estimated probability of the
+    conditions and of the query's text after its first hole. `is_exact` is True if no possible text was left out.
+    `particles` bounds the number of texts.
+
+    >>> result = lq.run_sync('smc(seed=1) "Say:[X]" where X in [" hi", " ho"]', model=lq.ScriptedModel("Say: hi"))
+    >>> result.posterior.p("X")[0]
+    (' hi', 1.0)
+    """
+
+    texts: tuple[WeightedText, ...]
+    evidence: float
+    particles: int
+    is_exact: bool
+
+    @property
+    def effective(self) -> float:
+        """Effective sample size: the number of texts with equal weights that would be as good."""
+        return 1 / math.fsum(text.weight**2 for text in self.texts)
+
+    def p(self, name: str) -> list[tuple[Any, float]]:
+        """(value, probability) of every value of a hole, most likely first, as `P(NAME)` of a `distribution`. Texts in
+        which the hole has no value are left out. Raises KeyError for an unknown name."""
+        found: list[tuple[Any, float]] = []
+        for text in self.texts:
+            if name not in text.variables:
+                continue
+            value = text.variables[name]
+            at = next((at for at, (known, _) in enumerate(found) if known == value), len(found))
+            found[at:] = [(value, text.weight + (found[at][1] if at < len(found) else 0.0)), *found[at + 1 :]]
+        if not found:
+            raise KeyError(f"no hole {name!r} was filled")
+        return sorted(found, key=lambda pair: -pair[1])
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{_cut(text.text)}: {text.weight:.4f}" for text in self.texts[:BEST])
+        more = ", ..." if len(self.texts) > BEST else ""
+        return f"Posterior({best}{more}; effective={self.effective:.1f} of {self.particles})"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Mapping[str, Any], Generic[Value]):
     """A finished run: a mapping of holes to their values, with the rest as attributes.
@@ -141,7 +196,8 @@ class Result(Mapping[str, Any], Generic[Value]):
     under `P(X)` the (value, probability) pairs of a hole X with a `distribution`. `value` is the query's return value
     (None without `return`). `endings` are the reasons why the holes ended. `seed` repeats the run exactly. `notices`
     are sentences that a user should read. `score` is the sum of the raw log-probabilities of the chosen tokens; the
-    best of several results has the highest.
+    best of several results has the highest. `posterior` has the other texts that `smc` weighed; for them `P(X)` are the
+    pairs of every hole X.
 
     >>> result = lq.run_sync('"Say:[X]!" where X in [" hi", " ho"]', model=lq.ScriptedModel("Say: hi"))
     >>> result["X"], result.prompt
@@ -160,6 +216,7 @@ class Result(Mapping[str, Any], Generic[Value]):
     model: str
     notices: tuple[str, ...] = ()
     score: float = 0.0
+    posterior: Posterior | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Any:
         """The value of a hole. Raises KeyError for an unknown name."""

@@ -127,21 +127,22 @@ class Run:
                 raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
 
-    async def ways(self, branch: Branch, most: int) -> list[Way]:
-        """The next tokens of a branch that `may_part`; none after an exception that the query handles."""
+    async def ways(self, branch: Branch, most: int, *, weighed: bool = False) -> list[Way]:
+        """The next tokens of a branch that `may_part`, for a decoder that weighs with their weights; none after an
+        exception that the query handles."""
         ways: list[Way] = []
 
         async def ask() -> None:
             self.steps.take()
             fill = _parting(branch)
             branch.state = fill.settle(branch.state)
-            ways.extend(await fill.ways(branch.state, most))
+            ways.extend(await (fill.outcomes if weighed else fill.ways)(branch.state, most))
 
         await self._guarded(branch, ask())
         return ways
 
     async def take(self, branch: Branch, way: Way) -> None:
-        """Takes one of the next tokens. If Python rejects it, a branch that does not lead becomes `is_rejected`."""
+        """Takes one of the next tokens. If Python rejects it, a branch that does not lead has a `rejection`."""
 
         async def go() -> None:
             assert branch.hole is not None, "a hole is open"

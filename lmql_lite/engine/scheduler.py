@@ -14,6 +14,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
 from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
+from lmql_lite.cache.tokens.outcomes import OUTCOMES, Outcomes, outcomes_of, outcomes_question, uniform
 from lmql_lite.cache.tokens.scores import MISS, Miss, Scores, TopK, question
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.engine.calls import recorded_scores
@@ -97,13 +98,61 @@ class Scheduler:
             raise self._unknown(node)
         if node not in self._coming:
             draft = self._speculated(node, draft, mask, ledger, place)
-            way = self._way(node, draft)
-            unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
-            self._ask(node, draft, unknown, ledger)
+            self._ask_all(node, draft, ledger)
         entry = await asyncio.shield(self._coming[node])
         choice = self._choice(node, entry, mask, sampling, ledger, penalties)
         assert not isinstance(choice, Miss), "scores that were just made are whole"
         return choice
+
+    async def outcomes(
+        self, node: Node, draft: tuple[int, ...], mask: Mask, ends: Mask, most: int, seed: int, ledger: Ledger
+    ) -> list[tuple[TokenChoice, float]]:
+        """At most `most` of the allowed tokens after `node`, each with the logarithm of the probability that it stands
+        for (S36). The allowed tokens that are `ends` are one. `draft` and exceptions are those of `choose`."""
+        asked = outcomes_question(mask, ends, most)
+        entry, found = self.tree.scores(node), None
+        if entry is not None:
+            found = self._outcomes(node, asked, entry, mask, ends, most, seed)
+        answer = self.tree.sampled_answer(node, asked, seed, 0) if found is None else None
+        if answer is not None and answer.outcomes is not None:
+            found = answer.outcomes, None, answer.run
+        if found is None:
+            if ledger.replays:
+                raise self._unknown(node)
+            if node not in self._coming:
+                self._ask_all(node, draft, ledger)
+            entry = await asyncio.shield(self._coming[node])
+            found = self._outcomes(node, asked, entry, mask, ends, most, seed)
+            assert found is not None, "scores that were just made are whole"
+        outcomes, is_close, run = found
+        source, choices = ledger.source(node, run), list[tuple[TokenChoice, float]]()
+        columns = (outcomes.ids.tolist(), outcomes.logprobs.tolist(), outcomes.weights.tolist())
+        for token, logprob, weight in zip(*columns, strict=True):
+            data = b"" if token in self._eos else self._spelled[token] or b""
+            choices.append((TokenChoice(token, data, logprob, source, is_close), weight))
+        return choices
+
+    def _outcomes(
+        self, node: Node, asked: bytes, entry: ScoreEntry, mask: Mask, ends: Mask, most: int, seed: int
+    ) -> tuple[Outcomes, bool | None, int] | None:
+        """The outcomes from known scores, True if the model's noise might have changed their choice, and the run that
+        asked. None if a top-k entry lacks an allowed token; where it does, the answer is stored."""
+        ids, top_k = np.flatnonzero(mask), entry.top_k()
+        is_known = bool(np.isin(ids, top_k.ids).all())
+        if isinstance(entry.scores, Scores):
+            logprobs = entry.scores.logprobs[ids]
+        elif is_known:
+            order = np.argsort(top_k.ids)
+            logprobs = top_k.logprobs[order][np.searchsorted(top_k.ids[order], ids)]
+        else:
+            return None
+        noise = uniform(seed, OUTCOMES, self.tree.path_hash(node))
+        outcomes, margin = outcomes_of(ids, logprobs, ends[ids], most, noise)
+        if not is_known:
+            first = (int(outcomes.ids[0]), float(outcomes.logprobs[0])) if outcomes.ids.size else (-1, -np.inf)
+            self.tree.add_sampled_answer(node, asked, seed, 0, Answer(*first, entry.run, outcomes=outcomes))
+        is_close = None if self._epsilon is None else margin < self._epsilon
+        return outcomes, is_close, entry.run
 
     def known(
         self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
@@ -268,6 +317,12 @@ class Scheduler:
         ]
         drafted.add(drafted.last)
         return draft + guess
+
+    def _ask_all(self, node: Node, draft: tuple[int, ...], ledger: Ledger) -> None:
+        """Asks for the scores at the node, and for those of the draft that are unknown."""
+        way = self._way(node, draft)
+        unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
+        self._ask(node, draft, unknown, ledger)
 
     def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], ledger: Ledger) -> None:
         """Asks for the scores at these positions of the draft, unless they are in flight."""

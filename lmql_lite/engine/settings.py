@@ -22,6 +22,7 @@ from lmql_lite.options import (
     Sampling,
     clash,
     decoder_named,
+    distorting,
     hole_clash,
     option_problem,
     value_problem,
@@ -47,7 +48,9 @@ class Settings:
         self.decoder_name = self.decoder or ("sample" if given.get("temperature") else "argmax")
         self.has_beams = DECODERS[self.decoder_name].branches
         """True if branches compete; else each result is a run of its own."""
-        self.results: int = given.get("n") or (BEAM_WIDTH if self.has_beams else 1)
+        self.weighs = DECODERS[self.decoder_name].weighs
+        """True if branches have weights, and one is drawn (S36)."""
+        self.results: int = given.get("n") or (BEAM_WIDTH if self.has_beams and not self.weighs else 1)
         """Requested number of results."""
         self.cache: bool | TokenCache | None = given.get("cache")
         """True for a tree that all runs share, False to ask the model every time (S7), a `TokenCache` for a file."""
@@ -92,7 +95,7 @@ class Settings:
             below = {name: value for name, value in below.items() if name not in _OF_CACHES}
         both = Settings({**below, **self.given}, (*header.notices, *self.notices))
         _require_no_cache(both.given)
-        _raise(clash(both.decoder_name, both.given.get("temperature"), both.given.get("n")))
+        _raise(clash(both.decoder_name, both.given))
         return both
 
     def changed(self, options: Mapping[str, Any]) -> Settings:
@@ -112,6 +115,9 @@ class Settings:
         The called query's limits on holes and its decoder count. The number of branches and all options of the whole
         run are the caller's.
         """
+        if self.weighs and own.decoder not in (None, self.decoder):
+            sentence = f"{self.decoder} weighs every choice, but a query that is called has the decoder {own.decoder}"
+            raise InputError(sentence, hint=f"leave {own.decoder} out of its header")
         given = {name: own.given[name] for name in OF_A_QUERY if name in own.given}
         if own.decoder in ("argmax", "sample"):
             given |= {name: own.given.get(name) for name in ("decoder", *AT_HOLE) if name != "n"}
@@ -146,10 +152,13 @@ class Settings:
         run's seed, since noise also depends on the place in the text. Raises InputError.
         """
         decoder = decoder_named(decoder)
+        if self.weighs:
+            sentence = f"{self.decoder} weighs every choice, but [{hole}] has a decoder of its own"
+            raise InputError(sentence, span=span, hint=f"leave {decoder} out of the hole")
         for name, value in values.items():
             problem = option_problem(name, decoder, at_hole=True)
             _raise(problem or (None if value is None else value_problem(name, value)), spans.get(name))
-        _raise(hole_clash(hole, decoder, values.get("temperature"), values.get("n")), span)
+        _raise(hole_clash(hole, decoder, values), span)
         given = {name: values[name] for name in _SAMPLING if values.get(name) is not None}
         if not DECODERS[decoder].draws:
             given["temperature"] = 0.0
@@ -188,7 +197,7 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
     if decoder is not None:
         given["decoder"] = decoder = decoder_named(decoder)
         place = spans.get("temperature") if given.get("temperature") else spans.get("n")
-        _raise(clash(decoder, given.get("temperature"), given.get("n")), place)
+        _raise(clash(decoder, given), spans.get(distorting(given)) if DECODERS[decoder].weighs else place)
     if "blocks" in given:
         given["blocks"] = _blocks(given["blocks"], spans.get("blocks"))
     if "prefill" in given:

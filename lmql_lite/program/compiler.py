@@ -461,7 +461,7 @@ class Compiler:
                 self._problems.append(QueryError(problem.sentence, span=argument.span, hint=problem.hint))
         if self._problems:
             return
-        problem = clash(decoder_named(decoder.name), known.get("temperature"), known.get("n"))
+        problem = clash(decoder_named(decoder.name), known)
         if problem is not None:
             self._problems.append(QueryError(problem.sentence, span=decoder.span, hint=problem.hint))
 

@@ -98,14 +98,14 @@ class Holes:
             raise QueryError(f"no decoder is called {name!r}", span=span_of(function, call.span), hint=near)
         name = decoder_named(name)
         if not isinstance(node, ast.Call):
-            _refuse(hole_clash(hole, name, None, None), call.span)
+            _refuse(hole_clash(hole, name, {}), call.span)
             return HoleDecoder(call.span, name)
         for argument in node.args:
             hint = "write name=value, for example temperature=0.8"
             raise QueryError("a decoder takes named arguments only", span=span_of(argument, call.span), hint=hint)
         options = tuple(self._option(name, keyword, call.span) for keyword in node.keywords)
-        known = {each.arg: constant(each.value) for each in node.keywords}
-        _refuse(hole_clash(hole, name, known.get("temperature"), known.get("n")), call.span)
+        known = {each.arg: constant(each.value) for each in node.keywords if each.arg}
+        _refuse(hole_clash(hole, name, known), call.span)
         return HoleDecoder(call.span, name, options)
 
     def _option(self, decoder: str, keyword: ast.keyword, around: Span) -> OptionCode:

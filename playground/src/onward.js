@@ -40,7 +40,7 @@ export function withValue(place, text) {
   return [...place.pairs, [place.name, text], ["", ""]];
 }
 
-const BRANCHING = ["beam", "beam_search", "beam_sample", "best_k", "var", "beam_var"];
+const BRANCHING = ["beam", "beam_search", "beam_sample", "best_k", "var", "beam_var", "smc"];
 
 /** What to ask for a run that goes on from these texts: one result, drawn as before. */
 export function askedFrom(asked, started, prefill) {

@@ -13,7 +13,8 @@ export const WORDS = {
     "beam_sample",
     "best_k",
     "var",
-    "beam_var"
+    "beam_var",
+    "smc"
   ],
   "roles": [
     "system",

@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple
 from weakref import ReferenceType
 
+from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.scores import Scores, TopK
 
 ROOT_TOKEN = -1
@@ -90,13 +91,15 @@ class ScoreEntry(NamedTuple):
 class Answer(NamedTuple):
     """Token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
 
-    `logprob` is the model's raw natural log-probability of the token; `run` and `onward` are those of `ScoreEntry`.
+    `logprob` is the model's raw natural log-probability of the token; `run` and `onward` are those of `ScoreEntry`. If
+    the question was for several outcomes (S36), the answer has all of them, and `token` is the first.
     """
 
     token: int
     logprob: float
     run: int
     onward: bytes = b""
+    outcomes: Outcomes | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:

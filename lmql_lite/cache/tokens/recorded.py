@@ -18,6 +18,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
+from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.rows import (
     VOCABULARY,
     Epochs,
@@ -88,6 +89,9 @@ def line_of_row(stored: Stored, above: Sequence[int] = (), vocabulary: Vocabular
         if not isinstance(question, bytes):
             record["kind"] = "sampled"
             asked |= {"seed": question[1], "index": question[2]}
+        if (kept := answer.outcomes) is not None:
+            numbers = {"logprobs": [*map(_short, kept.logprobs)], "weights": [*map(_short, kept.weights)]}
+            asked["outcomes"] = {"ids": kept.ids.tolist(), **numbers}
     else:
         entry = unpacked_scores(row.value, 0)
         scores, onward = entry.top_k(), entry.onward
@@ -125,8 +129,18 @@ def _stored(record: Mapping[str, Any]) -> Stored:
         question = packed_question((digest, int(record["seed"]), int(record["index"])) if sampled else digest)
         unpacked_question(question)
         token = -1 if record["token"] is None else int(record["token"])
-        value = packed_answer(Answer(token, _number(record["logprob"]), 0, onward))
+        outcomes = _outcomes(record["outcomes"]) if "outcomes" in record else None
+        value = packed_answer(Answer(token, _number(record["logprob"]), 0, onward, outcomes))
     return model, int(record.get("written") or 0), TreeRow(place, question, parent, packed_tokens(tokens), value)
+
+
+def _outcomes(found: Mapping[str, Any]) -> Outcomes:
+    ids = np.array(found["ids"], np.int32)
+    columns = [[_number(each) for each in found[name]] for name in ("logprobs", "weights")]
+    logprobs, weights = (np.array(column, np.float32) for column in columns)
+    if not ids.shape == logprobs.shape == weights.shape:
+        raise ValueError("it has other numbers of ids, log-probabilities and weights")
+    return Outcomes(ids, logprobs, weights)
 
 
 def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from lmql_lite.cache.tokens.nodes import Answer, Question, ScoreEntry
+from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.scores import TopK
 
 MAX_PIECE = 64
@@ -140,8 +141,13 @@ def unpacked_scores(value: bytes, vocabulary_size: int) -> ScoreEntry:
 
 
 def packed_answer(answer: Answer) -> bytes:
-    """Value of a row of an answer."""
-    return _ANSWER.pack(answer.token, answer.logprob) + _packed_onward(answer.onward)
+    """Value of a row of an answer. Outcomes follow a byte 0."""
+    head = _ANSWER.pack(answer.token, answer.logprob)
+    if answer.outcomes is not None:
+        ids, logprobs, weights = answer.outcomes.ids, answer.outcomes.logprobs, answer.outcomes.weights
+        columns = (ids.astype("<i4"), logprobs.astype("<f4"), weights.astype("<f4"))
+        return head + b"\0" + b"".join(column.tobytes() for column in columns)
+    return head + _packed_onward(answer.onward)
 
 
 def unpacked_answer(value: bytes) -> Answer:
@@ -149,7 +155,10 @@ def unpacked_answer(value: bytes) -> Answer:
     if len(value) < _ANSWER.size:
         raise RowError("an answer is cut short")
     token, logprob = _ANSWER.unpack_from(value)
-    return Answer(token, logprob, 0, _unpacked_onward(value[_ANSWER.size :]))
+    onward = value[_ANSWER.size :]
+    if onward.startswith(b"\0"):
+        return Answer(token, logprob, 0, outcomes=_unpacked_outcomes(onward[1:]))
+    return Answer(token, logprob, 0, _unpacked_onward(onward))
 
 
 def _packed_onward(onward: bytes) -> bytes:
@@ -161,6 +170,15 @@ def _unpacked_onward(data: bytes) -> bytes:
         return bytes([*unpacked_tokens(data)]) if data else b""
     except ValueError:
         raise RowError("the end of a token is not bytes") from None
+
+
+def _unpacked_outcomes(data: bytes) -> Outcomes:
+    size, rest = divmod(len(data), 12)
+    if rest:
+        raise RowError("the outcomes of an answer are cut short")
+    ids = np.frombuffer(data, "<i4", size).astype(np.int32, copy=False)
+    logprobs, weights = np.frombuffer(data, "<f4", 2 * size, 4 * size).astype(np.float32, copy=False).reshape(2, size)
+    return Outcomes(ids, logprobs, weights)
 
 
 def row_length(row: TreeRow) -> int:

@@ -441,7 +441,9 @@ class TokenTree:
     def _set_answer(self, node: Node, question: Question, answer: Answer) -> None:
         if node.answers is None:
             node.answers = {}
-        self._entry_bytes += ANSWER_BYTES * (question not in node.answers)
+        if question in node.answers:
+            self._entry_bytes -= _answer_bytes(node.answers[question])
+        self._entry_bytes += _answer_bytes(answer)
         node.answers[question] = answer
         self._longest = max(self._longest, 1 + len(answer.onward))
         self._suffixes.enter(node)
@@ -734,7 +736,7 @@ class TokenTree:
         """Drops the entries of a node from memory."""
         if node.scores is not None:
             self._count_scores(node.scores, -1)
-        self._entry_bytes -= ANSWER_BYTES * len(node.answers or ())
+        self._entry_bytes -= sum(map(_answer_bytes, (node.answers or {}).values()))
         node.scores = node.answers = None
         node.looked = -1
         self._spare.pop(node, None)
@@ -747,6 +749,10 @@ class TokenTree:
             self._entry_bytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
         else:
             self._entry_bytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
+
+
+def _answer_bytes(answer: Answer) -> int:
+    return ANSWER_BYTES + (0 if answer.outcomes is None else SCORES_BYTES + answer.outcomes.nbytes)
 
 
 def _way_to(node: Node, nodes: Set[Node]) -> tuple[int, bytes]:

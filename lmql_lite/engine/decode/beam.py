@@ -25,8 +25,9 @@ from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.generate.local_fill import LocalFill, Way
 from lmql_lite.engine.replay import same
 from lmql_lite.engine.run import Run
-from lmql_lite.engine.state import Step
+from lmql_lite.engine.state import NO_ID, TEMPLATE, UNREAD, Step
 from lmql_lite.errors import ConstraintError, QueryError
+from lmql_lite.tokens import Token
 
 PATIENCE = 0.2
 """Seconds without progress of any branch before the one that waits for the others is refused."""
@@ -35,43 +36,52 @@ PATIENCE = 0.2
 class ForcedScore:
     """Sum of the log-probabilities of a branch's tokens that a condition forced or a query gave (S24).
 
-    It leaves out text that replaces a cut token, because the cut token counts as chosen. `known` has log-probabilities
-    by the identity of steps, for the branch and all its forks.
+    It leaves out text that replaces a cut token, because the cut token counts as chosen. If it `observes`, the
+    program's own text after the beginning of the first hole counts as well (S36). `known` has log-probabilities by the
+    identity of steps, for the branch and all its forks.
     """
 
-    def __init__(self, known: dict[int, tuple[Step, float]] | None = None) -> None:
+    def __init__(self, known: dict[int, tuple[Step, float]] | None = None, *, observes: bool = False) -> None:
         self.sum = 0.0
         self._known = {} if known is None else known
+        self._observes = observes
+        self._has_begun = False
+        """True if a token of a hole is on the path."""
         self._newest: Step | None = None
         """The newest step that the sum includes."""
 
     def fork(self) -> ForcedScore:
-        fork = ForcedScore(self._known)
-        fork.sum, fork._newest = self.sum, self._newest
+        fork = ForcedScore(self._known, observes=self._observes)
+        fork.sum, fork._newest, fork._has_begun = self.sum, self._newest, self._has_begun
         return fork
 
     async def weigh(self, generator: Generator, history: Step | None) -> None:
         """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
-        steps, is_all = _new(history, self._newest)
+        steps, is_all = self._new(history)
         assert isinstance(generator, LocalGenerator), "only a model that scores has several branches"
         runs = list(_runs([step for step in steps if id(step) not in self._known]))
-        logprobs = await asyncio.gather(*(generator.logprobs(run) for run in runs))
+        logprobs = [await generator.logprobs(run) for run in runs]  # mostly one run, asked for in this tick
         for run, answers in zip(runs, logprobs, strict=True):
             self._known.update((id(step), (step, answer)) for step, answer in zip(run, answers, strict=True))
         added = [self._known[id(step)][1] for step in steps]
         self.sum = math.fsum(added if is_all else [self.sum, *added])
         self._newest = history
 
-
-def _new(history: Step | None, newest: Step | None) -> tuple[list[Step], bool]:
-    """Forced tokens on the path since `newest`, oldest first, or all of them and True if the history was rewritten."""
-    steps, step = [], history
-    while step is not None and step is not newest:
-        token = step.token
-        if token.source == "forced" and token.fate == "kept" and token.logprob is None:
+    def _new(self, history: Step | None) -> tuple[list[Step], bool]:
+        """Tokens that count on the path since the newest, oldest first, or all of them and True if the history was
+        rewritten."""
+        steps, step = [], history
+        while step is not None and step is not self._newest:
             steps.append(step)
-        step = step.before
-    return steps[::-1], step is None
+            step = step.before
+        self._has_begun = self._has_begun and step is not None
+        return [each for each in reversed(steps) if self._counts(each.token)], step is None
+
+    def _counts(self, token: Token) -> bool:
+        self._has_begun = self._has_begun or token.hole not in (None, TEMPLATE, UNREAD)
+        is_said = token.source == "prompt" and token.hole is None and token.id != NO_ID
+        is_text = token.source == "forced" or (self._observes and self._has_begun and is_said)
+        return is_text and token.fate == "kept" and token.logprob is None
 
 
 def _runs(steps: list[Step]) -> Iterator[list[Step]]:
@@ -111,7 +121,7 @@ class Beam:
 
     @property
     def is_lost(self) -> bool:
-        return self.error is not None or self.branch.is_rejected
+        return self.error is not None or self.branch.rejection is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,14 +233,18 @@ class BeamSearch(Decoder):
 
     def finished(self) -> events.Finished:
         """The last event. Each result includes the tokens of beams that were given up, as part of its cost."""
-        seen: set[int] = set()
-        for beam in self.best_beams:
-            list(_steps(beam.branch.state.history, seen))
-        lost = (step.token for history in self._pruned for step in _steps(history, seen))
-        pruned, results = tuple(replace(token, fate="pruned") for token in lost if token.hole is not None), []
-        for beam in self.best_beams:
-            results.append(replace(self.run.result(beam.branch, pruned), score=beam.score))
+        pruned = self.pruned(self.best_beams)
+        results = [replace(self.run.result(beam.branch, pruned), score=beam.score) for beam in self.best_beams]
         return events.Finished(results[0], tuple(results) if self.width > 1 else ())
+
+    def pruned(self, results: list[Beam]) -> tuple[Token, ...]:
+        """The tokens of holes that only beams without a result have."""
+        seen: set[int] = set()
+        for beam in results:
+            list(_steps(beam.branch.state.history, seen))
+        others = [beam.branch.state.history for beam in self.best_beams if beam not in results]
+        lost = (step.token for history in (*others, *self._pruned) for step in _steps(history, seen))
+        return tuple(replace(token, fate="pruned") for token in lost if token.hole is not None)
 
     async def close(self, error: BaseException | None) -> None:
         """Closes every beam, also after an exception in one."""
@@ -332,15 +346,19 @@ class BeamSearch(Decoder):
         for continuation in sorted(kept, key=lambda continuation: continuation.rank):
             chosen[continuation.beam].append(continuation)
         await self._give_up(*(beam for beam, mine in chosen.items() if not mine))
-        going: list[tuple[Beam, Way]] = []
+        going: list[tuple[Beam, Continuation]] = []
         for beam in list(self.live):
             mine, beam.ways = chosen[beam], []
             beams = [beam, *(self._fork(beam) for _ in mine[1:])]
             if len(beams) > 1:
                 self._events.append(events.Forked(beam.number, tuple(each.number for each in beams)))
-            going += [(each, one.way) for each, one in zip(beams, mine, strict=True) if one.way]
+            going += [(each, one) for each, one in zip(beams, mine, strict=True) if one.way]
             self.live += beams[1:]
-        await self._all(self._tried(beam, self.run.take(beam.branch, way)) for beam, way in going)
+        await self._all(self._take(beam, continuation) for beam, continuation in going)
+
+    async def _take(self, beam: Beam, continuation: Continuation) -> None:
+        assert continuation.way is not None, "the beam goes on"
+        await self._tried(beam, self.run.take(beam.branch, continuation.way))
 
     def _fork(self, beam: Beam) -> Beam:
         self._emit(beam)

@@ -39,10 +39,16 @@ def place_of(pick: Pick) -> Place:
 
 
 class Way(NamedTuple):
-    """A possible next token of a branch; `choice` is None if the hole ends at its token limit."""
+    """A possible next token of a branch; `choice` is None if the hole ends at its token limit.
+
+    For a decoder that weighs, `weight` is the logarithm of the probability that the token stands for, and `is_whole` is
+    True if no other token was left out (S36).
+    """
 
     pick: Pick
     choice: TokenChoice | None
+    weight: float = 0.0
+    is_whole: bool = True
 
     @property
     def score(self) -> float:
@@ -249,11 +255,17 @@ class LocalFill(Fill):
 
     def _cross_out_ends(self, mask: Mask, matcher: Matcher) -> None:
         """Removes all tokens that would end the value here, because they give the same value (S18)."""
+        mask[self._ends(mask, matcher)] = False
+
+    def _ends(self, mask: Mask, matcher: Matcher) -> Mask:
+        """The tokens that would end the value here: end-of-text, and those of the mask that give it no more bytes."""
         vocabulary = self._engine.vocabulary
-        mask[vocabulary.eos] = False
+        ends = np.zeros(mask.size, np.bool_)
+        ends[vocabulary.eos] = True
         for byte in np.unique(vocabulary.first_bytes[mask]).tolist():
             if _ends_at_once(matcher.advance(bytes([byte])), matcher):
-                mask[vocabulary.first_bytes == byte] = False
+                ends |= vocabulary.first_bytes == byte
+        return ends
 
     # Several branches -----------------------------------------------------------------------------------------------
 
@@ -278,6 +290,27 @@ class LocalFill(Fill):
             room = self._room(state) - len(pick.draft)
             raise self._dead_end(state, pick.matcher, pick.held, room)
         return ways
+
+    async def outcomes(self, state: State, most: int) -> list[Way]:
+        """At most `most` next tokens with their weights, an unbiased choice of all (S36). Tokens that end the value at
+        once are one way, unless the following text may begin with them."""
+        pick = self.pick(state)
+        if pick.untried is NOTHING:
+            return [Way(pick, None)]
+        mask, draft, ends = pick.untried, pick.draft, np.zeros(pick.untried.size, np.bool_)
+        if not pick.held:
+            ends = mask & self._ends(mask, pick.matcher)
+            for token in np.flatnonzero(ends).tolist() if self.op.following else ():
+                data, following = self._engine.vocabulary.tokens[token], self.op.following
+                ends[token] = not (data and (data.startswith(following) or following.startswith(data)))
+        try:
+            found = await self._scheduler.outcomes(state.node, draft, mask, ends, most, self.sampling.seed, self.ledger)
+        except ModelError as error:
+            fail_unfilled(self.op, error)
+        if not found:
+            raise self._dead_end(state, pick.matcher, pick.held, self._room(state) - len(draft))
+        is_whole = np.count_nonzero(mask & ~ends) + bool(ends.any()) <= most
+        return [Way(pick, choice, weight, bool(is_whole)) for choice, weight in found]
 
     async def _chosen(self, pick: Pick, mask: Mask, sampling: Sampling) -> TokenChoice | None:
         try:
