@@ -76,6 +76,7 @@ SLOW = (
     "servers",
     "apps/test_eval_kills.py",
     "apps/test_playground.py",
+    "apps/test_playground_pieces.py",
     "apps/test_playground_reach.py",
     "apps/test_playground_security.py",
     "apps/test_terminal_screens.py",

@@ -16,6 +16,7 @@ from lmql_lite.apps.cache_inspect import MODEL, inspect
 from lmql_lite.apps.terminal import (
     EXIT_CODES,
     INTERRUPTED,
+    JSON,
     counted,
     note,
     reporting,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
 KINDS = {"topks": "top-k", "greedy": "greedy", "sampled": "sampled"}
-
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
 @click.group(short_help="Inspect and maintain .tokens files.")

@@ -27,6 +27,7 @@ from lmql_lite.apps.terminal import (
     QueryCommand,
     as_report,
     counted,
+    input_options,
     load,
     model_named,
     model_options,
@@ -50,12 +51,7 @@ GOODBYE = "exit"
 
 @click.command(cls=QueryCommand, short_help="Hold a conversation with a query.")
 @click.argument("file", type=click.Path())
-@click.option(
-    "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
-)
-@click.option(
-    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is not text: a number, a list..."
-)
+@input_options
 @model_options
 @click.option(
     "--cache", metavar="on|off|FILE", help="off: ask the model again. FILE (x.tokens): keep its answers there."

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from lmql_lite import __version__
-from lmql_lite.apps.terminal import reporting, write, write_object
+from lmql_lite.apps.terminal import JSON, reporting, write, write_object
 from lmql_lite.errors import InputError, LmqlLiteError
 
 PACKAGES = ("torch", "transformers", "redis", "opentelemetry-api")
@@ -67,7 +67,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 @click.command(short_help="Show versions, settings and models on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@JSON
 @click.option("--model", help="Load and probe this model: smol, or local:PATH.")
 def doctor(as_json: bool, model: str | None) -> None:
     """Show versions, models and settings, ready to paste into an issue. No server is asked, and no key is shown."""

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from lmql_lite.apps.terminal import ACCESS, BASE_URL, note, reporting, write, write_object
+from lmql_lite.apps.terminal import BASE_URL, JSON, TIMEOUT, note, reporting, write, write_object
 from lmql_lite.errors import ModelError
 
 NAMED_BY = ("LQ_BASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY")
@@ -19,8 +19,8 @@ PATIENCE_S = 2.0
 
 @click.command(short_help="List the models of this machine, or of a server.")
 @BASE_URL
-@click.option("--timeout", type=float, metavar="SECONDS", help=ACCESS["timeout"].help)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@TIMEOUT
+@JSON
 def models(base_url: str | None, timeout: float | None, as_json: bool) -> None:
     """List models, one on each line, as --model takes them.
 

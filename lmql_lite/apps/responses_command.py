@@ -14,6 +14,7 @@ import click
 
 from lmql_lite.apps.terminal import (
     EXIT_CODES,
+    JSON,
     ago,
     counted,
     reporting,
@@ -26,7 +27,6 @@ from lmql_lite.errors import CacheError
 if TYPE_CHECKING:
     from lmql_lite.cache.responses.files import LogSummary
 
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
 MODEL = click.option("--model", required=True, metavar="NAME", help="Name of the model, as the cache was opened.")
 MODEL_ARGS = click.option("--model-args", metavar="A=B,...", help="Its arguments, as the cache was opened.")

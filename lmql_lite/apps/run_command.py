@@ -22,6 +22,7 @@ from lmql_lite.apps.terminal import (
     QueryCommand,
     as_report,
     counted,
+    input_options,
     load,
     model_named,
     model_options,
@@ -78,12 +79,7 @@ def two_prices(context: click.Context, option: click.Parameter, given: str | Non
 @click.command(cls=QueryCommand, short_help="Run a query and print its result.")
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
 @click.option("-e", "text", metavar="QUERY", help="The query itself, instead of FILE.")
-@click.option(
-    "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
-)
-@click.option(
-    "--var-json", "values", multiple=True, metavar="NAME=JSON", help="An input that is not text: a number, a list..."
-)
+@input_options
 @click.option("--vars", "inputs_file", metavar="FILE", help="Inputs, as one JSON object.", type=click.Path())
 @model_options
 @option_flags

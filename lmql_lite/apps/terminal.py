@@ -10,7 +10,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -26,7 +25,6 @@ from lmql_lite.errors import (
     ModelError,
     QueryError,
 )
-from lmql_lite.options import OptionRow
 
 if TYPE_CHECKING:
     from lmql_lite.api import Query
@@ -66,47 +64,67 @@ RUN_MODEL = click.option(
 )
 
 
-ACCESS: Mapping[str, OptionRow] = {
-    name: replace(row, name=name)
-    for name, row in {
-        "base_url": OptionRow(
-            "Address of the server of openai/NAME, such as http://localhost:8000/v1. Default: LQ_BASE_URL, then "
-            "OPENAI_BASE_URL, then OpenAI. The key is read from OPENAI_API_KEY only, because all users of a "
-            "machine can see its command lines.",
-            "call",
-            flag="URL",
-        ),
-        "revision": OptionRow(
-            "Version of the model on the server. Cached answers stay valid at another address and after the "
-            "server has changed.",
-            "call",
-            flag="NAME",
-        ),
-        "tokenizer": OptionRow(
-            "Folder with the tokenizer.json of the server's model. Prompts are then sent as token ids.",
-            "call",
-            flag="FOLDER",
-        ),
-        "timeout": OptionRow(
-            "Longest silence of the server in seconds (default: 300).", "call", flag="SECONDS", type=float
-        ),
-        "concurrency": OptionRow(
-            "Maximum number of simultaneous requests to the server (default: 32).", "call", flag="N", type=int
-        ),
-    }.items()
-}
-"""Options of a model behind an API that have a flag; `models.registry.Access` has all of them, with their types."""
-
-
-BASE_URL = click.option("--base-url", metavar="URL", help=ACCESS["base_url"].help)
+BASE_URL = click.option(
+    "--base-url",
+    metavar="URL",
+    help="Address of the server of openai/NAME, such as http://localhost:8000/v1. Default: LQ_BASE_URL, then "
+    "OPENAI_BASE_URL, then OpenAI. The key is read from OPENAI_API_KEY only, because all users of a machine can see "
+    "its command lines.",
+)
+TIMEOUT = click.option(
+    "--timeout", type=float, metavar="SECONDS", help="Longest silence of the server in seconds (default: 300)."
+)
+ACCESS = ("base_url", "revision", "tokenizer", "timeout", "concurrency")
+"""Options of a model behind an API that have a flag; `models.registry.Access` has all of them."""
+_MODEL_OPTIONS = (
+    RUN_MODEL,
+    BASE_URL,
+    click.option(
+        "--revision",
+        metavar="NAME",
+        help="Version of the model on the server. Cached answers stay valid at another address and after the server "
+        "has changed.",
+    ),
+    click.option(
+        "--tokenizer",
+        metavar="FOLDER",
+        help="Folder with the tokenizer.json of the server's model. Prompts are then sent as token ids.",
+    ),
+    TIMEOUT,
+    click.option(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="Maximum number of simultaneous requests to the server (default: 32).",
+    ),
+)
+_INPUT_OPTIONS = (
+    click.option(
+        "--var", "texts", multiple=True, metavar="NAME=TEXT", help="An input; NAME=@FILE reads the text of a file."
+    ),
+    click.option(
+        "--var-json",
+        "values",
+        multiple=True,
+        metavar="NAME=JSON",
+        help="An input that is not text: a number, a list...",
+    ),
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds `--model` and the flags of `ACCESS`."""
-    for name, row in reversed(tuple(ACCESS.items())):
-        flag = f"--{name.replace('_', '-')}"
-        command = click.option(flag, name, type=row.type, metavar=row.flag, help=row.help)(command)
-    return RUN_MODEL(command)
+    for option in reversed(_MODEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def input_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds `--var` and `--var-json`."""
+    for option in reversed(_INPUT_OPTIONS):
+        command = option(command)
+    return command
 
 
 class QueryCommand(click.Command):

@@ -172,6 +172,7 @@ def test_runs_of_parts_are_merged() -> None:
     assert report("all")["kept"] == 12
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not() -> None:
     data([(f"r{n}", f"w{n}", "a") for n in range(60)])
     arguments = [sys.executable, "-m", "lmql_lite", "eval", "q.lq", "d.csv", "-m", "exact", "-j", "4", "-q"]
