@@ -134,9 +134,9 @@ class Embedded:
                 yield name
 
 
-def read(tree: ast.AST, python: PythonReader) -> Iterator[Embedded]:
-    """Queries in a piece of Python. Their errors become problems at their places in the file."""
-    for node in every_node(tree):
+def read(every: Iterable[ast.AST], python: PythonReader) -> Iterator[Embedded]:
+    """Queries among nodes of Python. Their errors become problems at their places in the file."""
+    for node in every:
         if not isinstance(node, Function) or not any(map(_is_query, node.decorator_list)):
             continue
         text = _text(node, python)

@@ -225,7 +225,7 @@ class _Prompt:
             text = "".join(str(each.value) for each in fields if isinstance(each, ast.Constant))
             return [*shown, nodes.InterpolationNode(span, expression, letter, text)]
         joined = ast.copy_location(ast.JoinedStr([_field(expression, letter, fields)]), expression.tree.body)
-        whole = nodes.Expression(expression.span, ast.Expression(joined))
+        whole = nodes.Expression(expression.span, ast.Expression(ast.fix_missing_locations(joined)))
         return [*shown, nodes.InterpolationNode(span, whole)]
 
     def _format(self, children: Sequence[Any]) -> list[Field]:

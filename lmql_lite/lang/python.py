@@ -30,6 +30,10 @@ TOO_DEEP = Mistake(0, 0, "this is nested too deeply", "split it into several sta
 PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 
 ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
+OCTAL = re.compile(r"\\[4-7][0-7]{2}")
+"""An octal escape beyond the last byte."""
+RUN_ON = re.compile(r"(?<=[\da-fA-F.jJ])(?:and|else|for|if|in|is|not|or)\b")
+"""The end of a number that runs into a word, or of a name."""
 ESCAPES = frozenset("\r\n\\'\"abfnrtvx01234567NuU")
 UNUSUAL = (*map(chr, range(1, 9)), *map(chr, range(14, 32)), "\x7f")
 NOT_A_BREAK = re.compile(r"[^\r\n]")
@@ -248,8 +252,11 @@ def _blank(text: str) -> str:
 
 
 def parsed(code: str, name: str, mode: str) -> Any:
-    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character."""
-    odd = _odd_escapes(code) if "\\" in code else []
+    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character.
+
+    Raises SyntaxError also for `1if x` and for `"\\777"`, of which Python warns as well.
+    """
+    odd = _odd_escapes(code) if "\\" in code or RUN_ON.search(code) else []
     for stands_for in UNUSUAL if odd else ():
         characters = list(code)
         for at in odd:
@@ -276,13 +283,24 @@ def _odd_escapes(code: str) -> list[int]:
     at = 0
     while at < len(code) and (match := LEXEME.match(code, at)):
         at = match.end()
+        if match["number"] and RUN_ON.search(match["number"]):
+            raise _refusal("a word follows a number at once", code, match.start("number"))
         if opening := match["string"]:
             start = match.start("string")
             at = string_end(code, start) or at
             if "r" not in opening.lower():
                 escapes = ESCAPES - set("NuU") if "b" in opening.lower() else ESCAPES
-                found += [each.start() for each in ESCAPE.finditer(code, start, at) if each[1][0] not in escapes]
+                for each in ESCAPE.finditer(code, start, at):
+                    if OCTAL.match(code, each.start()):
+                        raise _refusal("an octal escape is too large", code, each.start())
+                    if each[1][0] not in escapes:
+                        found.append(each.start())
     return found
+
+
+def _refusal(message: str, code: str, at: int) -> SyntaxError:
+    line, column = code.count("\n", 0, at) + 1, at - code.rfind("\n", 0, at)
+    return SyntaxError(message, ("", line, column, None, line, column + 1))
 
 
 def _place(tree: ast.AST, lines: int, columns: int, first: int = 1) -> Any:

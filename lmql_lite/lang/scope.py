@@ -93,16 +93,16 @@ class _Check:
         self.bound = self.names.bound | self.clauses.bound | self.annotations.bound
         self.known = self.bound.union(self.holes, BUILTINS, PROVIDED)
         self.constraints = set(CONSTRAINTS) - self.bound
-        self.queries = [each for statement in self.statements for each in read(statement, self.python)]
+        self.nodes = [node for statement in self.statements for node in every_node(statement)]
+        self.queries = [*read(self.nodes, self.python)]
         self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
 
     def scope(self) -> Scope:
         for star in self.names.stars:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
-        for statement in self.statements:
-            self._functions(statement)
-            self._imports(statement)
+        self._functions()
+        self._imports()
         self._globals()
         for where in self.wheres:
             self._where(where)
@@ -160,9 +160,9 @@ class _Check:
                     hint = "write {context.prompt} for the text so far, or give the input another name"
                     self.problems.add("'context' is the run's own object, not a text", part.span, hint)
 
-    def _functions(self, tree: ast.AST) -> None:
+    def _functions(self) -> None:
         """Report strings in functions that look like prompts: a function is Python, and they do nothing."""
-        for function in every_node(tree):
+        for function in self.nodes:
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 for string in _strings(function):
                     if hole := HOLE.search(str(string.value)):
@@ -184,9 +184,9 @@ class _Check:
                     message = f"'global' names a variable of the query, and the query assigns no '{name}'"
                     self.problems.add(message, span, f"assign it before the function: {name} = ...; {hint}")
 
-    def _imports(self, tree: ast.AST) -> None:
+    def _imports(self) -> None:
         """Check imports of LMQL's own modules, some of which exist here."""
-        for node in every_node(tree):
+        for node in self.nodes:
             match node:
                 case ast.Import(aliases):
                     found = [(alias.name, "*") for alias in aliases]

@@ -33,6 +33,8 @@ SAID_BETTER = (
         "something follows the backslash",
         "a backslash that joins lines is the last character",
     ),
+    ("a word follows a number", "a space is missing after this number", "put a space before the word"),
+    ("an octal escape", "an octal escape is at most \\377", "write it with u and four hexadecimal digits"),
     ("leading zeros", "a number cannot begin with 0", None),
     ("Exceeds the limit", "this number has too many digits", "write it in hexadecimal"),
     ("f-string", "this f-string cannot be read", "check what stands between its braces"),

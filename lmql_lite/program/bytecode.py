@@ -16,11 +16,16 @@ from lmql_lite.lang.sentences import said_by_compiler
 
 
 def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
-    """Code for `eval` of an expression, or `exec` of statements. With a top-level `await` it gives a coroutine."""
-    tree, mode = (python, "exec") if isinstance(python, ast.Module) else (ast.Expression(python), "eval")
+    """Code for `eval` of an expression, or `exec` of statements. With a top-level `await` it gives a coroutine.
+
+    All nodes of an expression have places (`ast.fix_missing_locations`); statements get those that are missing.
+    """
+    if isinstance(python, ast.Module):
+        tree, mode = ast.fix_missing_locations(python), "exec"
+    else:
+        tree, mode = ast.Expression(python), "eval"
     try:
         # the __future__ flags of this module do not hold for queries
-        tree = ast.fix_missing_locations(tree)
         code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         sentence, hint = said_by_compiler(error.msg)
@@ -50,7 +55,7 @@ def code_of_call(name: str, place: Expression, *given: Expression, is_async: boo
     node = place.tree.body
     call: ast.expr = ast.Call(ast.Name(name, ast.Load()), [each.tree.body for each in given], [])
     call = ast.Await(ast.copy_location(call, node)) if is_async else call
-    return compiled(ast.copy_location(call, node), place.span)
+    return compiled(ast.fix_missing_locations(ast.copy_location(call, node)), place.span)
 
 
 def codes_of(part: object) -> list[CodeType]:

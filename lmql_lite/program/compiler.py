@@ -557,7 +557,9 @@ class Watched(ast.NodeTransformer):
 
 
 def watched(node: ast.expr) -> ast.expr:
-    """A copy of an expression with what the run must see."""
+    """An expression with what the run must see; a copy, if that is anything."""
+    if not any(isinstance(each, ast.Await) for each in every_node(node)):
+        return node
     seen: ast.expr = Watched().visit(copy.deepcopy(node))
     return seen
 

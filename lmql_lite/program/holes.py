@@ -150,7 +150,7 @@ def _callee(
     everything = ast.arguments([], [], ast.arg("by_place"), [], [], ast.arg("by_name"), [])
     pair = ast.Tuple([ast.Name("by_place", ast.Load()), ast.Name("by_name", ast.Load())], ast.Load())
     given = ast.Call(ast.Lambda(everything, pair), node.args[1:] if first else node.args, node.keywords)
-    arguments = compiled(ast.copy_location(given, node), span)
+    arguments = compiled(ast.fix_missing_locations(ast.copy_location(given, node)), span)
     return Callee(span, form, compiled(node.func, span), arguments)
 
 
@@ -298,7 +298,9 @@ class _Read(NamedTuple):
 
     def clause(self, others: frozenset[str], *, waits: bool) -> Clause:
         span = self.expression.span
-        codes = tuple((name, compiled(ast.Name(name, ast.Load()), span)) for name in sorted(others))
+        codes = tuple(
+            (name, compiled(ast.fix_missing_locations(ast.Name(name, ast.Load())), span)) for name in sorted(others)
+        )
         return Clause(self.expression, codes, waits)
 
 

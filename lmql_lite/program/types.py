@@ -75,7 +75,9 @@ def written_type(annotation: ast.expr, own: frozenset[str]) -> Any:
 
     `own` are the names that the query binds or is given.
     """
-    names = {each: value for each, value in IN_ANNOTATIONS.items() if each not in own}
+    names = dict(IN_ANNOTATIONS)
+    for each in own:
+        names.pop(each, None)
     try:
         return written(annotation, names)
     except (TypeError, ValueError, LookupError, AttributeError, re.error) as error:

@@ -787,7 +787,7 @@ class InPython(ast.NodeTransformer):
 
 def judging(node: ast.expr, span: Span, hole: str) -> JudgingCode:
     """Code that judges the value. If it is a call, the function may take `final`: True if the text is complete."""
-    code = compiled(node, span)
+    code = compiled(ast.fix_missing_locations(node), span)
     match node:
         case ast.Call(ast.Name(name)) if name in IN_PYTHON:
             pass
@@ -796,5 +796,10 @@ def judging(node: ast.expr, span: Span, hole: str) -> JudgingCode:
             if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
                 final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
                 told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
-                return JudgingCode(code, FinalCall(compiled(told, span), compiled(function, span), len(arguments)))
+                return JudgingCode(
+                    code,
+                    FinalCall(
+                        compiled(ast.fix_missing_locations(told), span), compiled(function, span), len(arguments)
+                    ),
+                )
     return JudgingCode(code)
