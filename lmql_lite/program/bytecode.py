@@ -20,11 +20,9 @@ def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
 
     All nodes of an expression have places (`ast.fix_missing_locations`); statements get those that are missing.
     """
-    if isinstance(python, ast.Module):
-        tree, mode = ast.fix_missing_locations(python), "exec"
-    else:
-        tree, mode = ast.Expression(python), "eval"
+    mode = "exec" if isinstance(python, ast.Module) else "eval"
     try:
+        tree = ast.fix_missing_locations(python) if isinstance(python, ast.Module) else ast.Expression(python)
         # the __future__ flags of this module do not hold for queries
         code: CodeType = compile(tree, span.name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
