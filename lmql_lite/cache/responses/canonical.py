@@ -18,6 +18,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Set
@@ -357,15 +358,20 @@ def _attributes_read(code: types.CodeType) -> Set[str] | None:
     if not code.co_argcount or code.co_varnames[0] in code.co_cellvars:
         return None
     owner, found = code.co_varnames[0], set[str]()
-    steps = list(dis.get_instructions(code))
-    for step, following in pairwise(steps):
-        if step.argval == owner and "FAST" in step.opname:
-            if not step.opname.startswith("LOAD_FAST") or following.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+    steps = [each for step in dis.get_instructions(code) for each in _single(step)]
+    for (name, value), (following, attribute) in pairwise(steps):
+        if value == owner and "FAST" in name:
+            if not name.startswith("LOAD_FAST") or following not in ("LOAD_ATTR", "LOAD_METHOD"):
                 return None
-            found.add(following.argval)
-        elif isinstance(step.argval, tuple) and owner in step.argval and "FAST" in step.opname:
-            return None  # two variables in one step
+            found.add(attribute)
     return found
+
+
+def _single(step: dis.Instruction) -> Iterator[tuple[str, Any]]:
+    """Names and arguments of the steps of which one is made: Python 3.13 joins pairs that load or store variables."""
+    if isinstance(step.argval, tuple) and "FAST" in step.opname:
+        return zip(re.findall("LOAD_FAST|STORE_FAST", step.opname), step.argval, strict=True)
+    return iter([(step.opname, step.argval)])
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
