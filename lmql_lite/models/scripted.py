@@ -1,4 +1,4 @@
-"""Scripted models, for tests, documentation and examples: deterministic, free, and part of the package.
+"""Scripted model, for tests, documentation and examples: deterministic, free, and part of the package.
 
     scripted = ScriptedModel("- Sunscreen\\n- Towel\\n")
 
@@ -8,8 +8,7 @@ most of them pseudo-random and dependent on the whole path, so that masks, sampl
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 from uuid import uuid4
@@ -18,16 +17,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import (
-    Capabilities,
-    Completer,
-    CompletionRequest,
-    Prompt,
-    Row,
-    Scorer,
-    ScoreRequest,
-    StreamPiece,
-)
+from lmql_lite.models.base import Row, Scorer, ScoreRequest
 
 WORDS = (
     b"\n", b"\n\n", b"\n-", b"- ", b".\n", b"?\n", b".\n\n", b" the", b" a", b" and", b" is", b" of", b"the", b"ing",
@@ -139,42 +129,6 @@ class ScriptedModel(Scorer):
         logits -= logits.max()
         logprobs: Row = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
         return logprobs
-
-
-class ScriptedCompleter(Completer):
-    """A Completer over the same scripts: token by token, with `stops` and `max_tokens` as on servers."""
-
-    def __init__(self, script: str | Script, *, words: Sequence[bytes] = WORDS, name: str = "scripted-server") -> None:
-        self.name = self.place = name
-        self.script = spoken(script) if isinstance(script, str) else partial(continued, script)
-        self.requests = 0
-        self._tokenizer = ScriptedTokenizer(words)
-        self.fingerprint = f"{name}:{_identity(script, tuple(words))}"
-
-    async def probe(self, known: Capabilities | None = None) -> Capabilities:
-        return Capabilities(self.fingerprint, stops=4)
-
-    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
-        self.requests += 1
-        written = b""
-        begun = "".join(turn.text for turn in prompt).encode()
-        for _ in range(request.max_tokens):
-            wanted = self.script(begun + written)
-            if not wanted:
-                yield StreamPiece(b"", finish="stop")
-                return
-            token = self._tokenizer.first(wanted)
-            data = self._tokenizer.vocabulary[token] or b""
-            stopped = sorted((at, stop) for stop in request.stops if (at := (written + data).find(stop.encode())) >= 0)
-            if stopped:
-                at, stop = stopped[0]
-                yield StreamPiece((written + data)[len(written) : at + len(stop.encode())], token)
-                yield StreamPiece(b"", finish="stop", ended_by=stop)
-                return
-            written += data
-            yield StreamPiece(data, token)
-            await asyncio.sleep(0)
-        yield StreamPiece(b"", finish="length")
 
 
 def _identity(script: str | Script, *options: object) -> str:

@@ -12,7 +12,7 @@ import lmql_lite as lq
 from lmql_lite.data.job import continued, default_folder, fingerprint_of, run_identity
 from lmql_lite.engine.session import Session
 from lmql_lite.models.base import Capabilities
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 QUERY = lq.compile('"Say:[X]"')
 

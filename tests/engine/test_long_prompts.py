@@ -8,7 +8,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.base import Model
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 QUERY = lq.compile('"{text}"\n"And so:[X]" where X in [" yes", " no"]\n"{text} again:[Y]" where len(TOKENS(Y)) < 3')
 SHOT = "The room was fine, and the food was not.\n"

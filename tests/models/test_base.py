@@ -10,7 +10,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Completer, Scorer, as_model
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 
 class Foreign:

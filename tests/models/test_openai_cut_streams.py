@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,61 @@ import lmql_lite as lq
 from lmql_lite.engine.events import Notice, Text, Thought
 from tests.models.api import choice, sse
 from tests.models.api import model as model_of
-from tests.servers.cutting import Cut, cutting, events, whole
+from tests.servers.answering import NOT_FOUND, Reply, Request, answering
 from tests.servers.kinds import LLAMA_CPP_PYTHON
 from tests.servers.stub import Fault, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 SAID = ("Paris is ", "the ", "capital.")
 TEXT = "".join(SAID)
+WHOLE = {"Content-Type": "application/json"}
 ROUTES = pytest.mark.parametrize("chat", [True, False], ids=["chat", "text"])
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """A server while it runs: its address, and the bodies of the POSTs so far, without those of a probe."""
+
+    base_url: str
+    posts: list[Mapping[str, Any]]
+
+
+@contextmanager
+def cutting(
+    answers: list[Reply] | Callable[[str, Mapping[str, Any]], Reply], *, chat: bool = True, probed: bool = True
+) -> Iterator[Cutting]:
+    """POSTs get these answers in order, the last one again and again, or those of a function of path and body.
+
+    `probed`: requests for so few tokens that only a probe sends them get an answer of their own. A server of a `chat`
+    has no `/completions`.
+    """
+    posts: list[Mapping[str, Any]] = []
+
+    def answer(request: Request) -> Reply:
+        body = request.body
+        if request.method != "POST" or (chat and request.path.endswith("/v1/completions")):
+            return NOT_FOUND
+        if probed and min(body.get("max_tokens", 99), body.get("max_completion_tokens", 99)) == 1:
+            return Reply(200, events("a", chat=chat, end="length"))
+        posts.append(body)
+        return answers(request.path, body) if callable(answers) else answers[min(len(posts), len(answers)) - 1]
+
+    with answering(answer) as server:
+        yield Cutting(server.base_url, posts)
+
+
+def events(*texts: str, chat: bool, end: str | None = "stop", done: bool = True) -> bytes:
+    """The body of a stream: an event for each text, one with the word for its end unless that is None, `[DONE]`."""
+    parts = [({"delta": {"content": text}} if chat else {"text": text}) | {"finish_reason": None} for text in texts]
+    parts += [] if end is None else [({"delta": {}} if chat else {"text": ""}) | {"finish_reason": end}]
+    lines = [json.dumps({"model": "m"} | choice(**part), ensure_ascii=False) for part in parts]
+    return sse(*lines, *(["[DONE]"] if done else [])).encode()
+
+
+def whole(text: str, *, chat: bool, end: str | None = "stop") -> bytes:
+    """The body of an answer in one piece."""
+    part = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    return json.dumps({"model": "m"} | choice(**part, finish_reason=end)).encode()
 
 
 def asking(chat: bool) -> str:
@@ -38,7 +87,7 @@ def asking(chat: bool) -> str:
 def test_an_answer_without_a_finish_reason_was_said_again_and_again(chat: bool, is_whole: bool) -> None:
     """`[DONE]` is an end, and so is the end of a JSON text."""
     body = whole(TEXT, chat=chat, end=None) if is_whole else events(*SAID, chat=chat, end=None)
-    with cutting([Cut(body, is_whole=is_whole)], chat=chat) as server:
+    with cutting([Reply(200, body, WHOLE if is_whole else {})], chat=chat) as server:
         result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert (result["A"], len(server.posts), result.notices) == (TEXT, 1, ())
 
@@ -46,10 +95,10 @@ def test_an_answer_without_a_finish_reason_was_said_again_and_again(chat: bool, 
 def test_an_answer_without_a_finish_reason_that_has_all_its_tokens_has_run_out() -> None:
     """It is gone on with, where the server continues a text."""
     answers = [events(*"abcdefghij" * 3, chat=False, end=None), events("the end", chat=False, end=None)]
-    with cutting(lambda path, body: Cut(answers[bool(server.posts[1:])][:None]), chat=False) as server:
+    with cutting(lambda path, body: Reply(200, answers[bool(server.posts[1:])]), chat=False) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         result = lq.run_sync('"Say:[A]" where len(A) < 60', model=model, session=lq.Session())
-    most = server.bodies[0]["max_tokens"]
+    most = server.posts[0]["max_tokens"]
     assert result["A"] == ("abcdefghij" * 3 + "the end" if most <= 30 else "abcdefghij" * 3)
 
 
@@ -57,7 +106,7 @@ def test_an_answer_without_a_finish_reason_that_has_all_its_tokens_has_run_out()
 @pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]", b"data: [DONE]\r", b"data: [DONE]\n"])
 def test_an_end_without_a_blank_line_after_it_was_taken_for_a_cut(chat: bool, end: bytes) -> None:
     body = events(*SAID, chat=chat, end=None, done=False) + end
-    with cutting([Cut(body)], chat=chat) as server:
+    with cutting([Reply(200, body)], chat=chat) as server:
         result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert (result["A"], len(server.posts), result.notices) == (TEXT, 1, ())
 
@@ -78,7 +127,7 @@ def test_empty_events_without_end_outlived_the_timeout(
 ) -> None:
     body = events(*begun, chat=chat, end=None, done=False) or b": hello\n\n"
     before = time.monotonic()
-    with cutting([Cut(body, endless=endless)], chat=chat, probed=probed) as server:
+    with cutting([Reply(200, body, endless=endless)], chat=chat, probed=probed) as server:
         model = lq.model("openai/m", base_url=server.base_url, timeout=0.5)
         with pytest.raises(lq.ModelError, match=r"for 0\.5 s") as caught:
             lq.run_sync(asking(chat), model=model, session=lq.Session())
@@ -92,7 +141,7 @@ def test_empty_events_without_end_outlived_the_timeout(
 @pytest.mark.parametrize("cuts", [1, 2])
 def test_a_first_contact_that_is_cut_ended_the_run(chat: bool, cuts: int) -> None:
     body = events(*SAID, chat=chat)
-    answers = [*[Cut(body, at=30)] * cuts, Cut(body)]
+    answers = [*[Reply(200, body, at=30)] * cuts, Reply(200, body)]
     with cutting(answers, chat=chat, probed=False) as server:
         result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert result["A"] == TEXT and len(server.posts) == cuts + 2
@@ -101,7 +150,7 @@ def test_a_first_contact_that_is_cut_ended_the_run(chat: bool, cuts: int) -> Non
 
 @ROUTES
 def test_a_first_contact_that_is_always_cut_is_a_sentence(chat: bool) -> None:
-    cut = Cut(events(*SAID, chat=chat), at=30)
+    cut = Reply(200, events(*SAID, chat=chat), at=30)
     with cutting([cut], chat=chat, probed=False) as server, pytest.raises(lq.ModelError, match="3 times in") as caught:
         lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert len(server.posts) == 3 and caught.value.hint
@@ -138,12 +187,12 @@ CHAT, PLAIN = events(*LETTERS, chat=True), events(*LETTERS, chat=False)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_stream_that_was_cut_doubled_its_text(chat: bool, is_reset: bool, place: str, tmp_path: Path) -> None:
     body = CHAT if chat else PLAIN
-    cut = Cut(body, at=places(body)[place], is_reset=is_reset)
-    with cutting([cut, cut, Cut(body)], chat=chat) as server:
+    cut = Reply(200, body, at=places(body)[place], is_reset=is_reset)
+    with cutting([cut, cut, Reply(200, body)], chat=chat) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         result = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
         assert result["A"] == SENTENCE and result.usage.completion_tokens is None
-        assert len(server.posts) == 3 and server.bodies[0] == server.bodies[1] == server.bodies[2]
+        assert len(server.posts) == 3 and server.posts[0] == server.posts[1] == server.posts[2]
         assert len(result.notices) == 1 and BROKE in result.notices[0]
         again = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
         assert (again["A"], len(server.posts), again.notices) == (SENTENCE, 3, ())
@@ -156,7 +205,7 @@ def test_a_stream_that_was_cut_doubled_its_text(chat: bool, is_reset: bool, plac
 )
 def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> None:
     body = CHAT if chat else PLAIN
-    with cutting([Cut(body, at=body.index(at.encode()) + len(at), is_reset=True)], chat=chat) as server:
+    with cutting([Reply(200, body, at=body.index(at.encode()) + len(at), is_reset=True)], chat=chat) as server:
         result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert (result["A"], result.notices, len(server.posts)) == (SENTENCE, (), 1)
 
@@ -165,7 +214,7 @@ def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> Non
 @pytest.mark.parametrize("at", [0, 1, 30, -1])
 def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: int) -> None:
     body = whole(SENTENCE, chat=chat)
-    with cutting([Cut(body, at=at % len(body), is_whole=True), Cut(body, is_whole=True)], chat=chat) as server:
+    with cutting([Reply(200, body, WHOLE, at=at % len(body)), Reply(200, body, WHOLE)], chat=chat) as server:
         result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
     assert (result["A"], len(server.posts), len(result.notices)) == (SENTENCE, 2, 1)
 
@@ -173,17 +222,17 @@ def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: 
 @ROUTES
 @pytest.mark.parametrize("options", [{}, {"seed": 7}, {"seed": 7, "n": 2}, {"n": 2}], ids=str)
 def test_a_draw_that_was_cut_is_the_one_of_a_stream_that_was_not(chat: bool, options: dict[str, int]) -> None:
-    def answer(path: str, body: Mapping[str, Any]) -> Cut:
+    def answer(path: str, body: Mapping[str, Any]) -> Reply:
         said = events("It ", "is ", f"number {body.get('seed')}.", chat=chat)
-        seen = [one.get("seed") for one in server.bodies].count(body.get("seed"))
-        return Cut(said, at=said.index(b"is ") + 30 if seen == 1 else None)
+        seen = [one.get("seed") for one in server.posts].count(body.get("seed"))
+        return Reply(200, said, at=said.index(b"is ") + 30 if seen == 1 else None)
 
     source = "sample\n    " + asking(chat).replace(" where", "\nwhere")
     with cutting(answer, chat=chat) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         found = lq.run_sync(source, model=model, session=lq.Session(), **options)
     results = found if isinstance(found, list) else [found]
-    assert {one["A"] for one in results} == {f"It is number {body['seed']}." for body in server.bodies}
+    assert {one["A"] for one in results} == {f"It is number {body['seed']}." for body in server.posts}
     assert len(server.posts) == 2 * len(results)
 
 
@@ -192,8 +241,10 @@ def test_a_third_answer_in_a_row_that_breaks_off_gives_up_and_its_part_is_not_do
     chat: bool, tmp_path: Path
 ) -> None:
     body = CHAT if chat else PLAIN
-    cuts = [Cut(body, at=places(body)[place]) for place in ("after an event", "in a later event", "in a character")]
-    with cutting([*cuts, Cut(body)], chat=chat) as server:
+    cuts = [
+        Reply(200, body, at=places(body)[place]) for place in ("after an event", "in a later event", "in a character")
+    ]
+    with cutting([*cuts, Reply(200, body)], chat=chat) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         options: Any = {"model": model, "cache": str(tmp_path / "x.tokens")}
         with pytest.raises(lq.ModelError, match="3 times in a row") as caught:
@@ -201,22 +252,22 @@ def test_a_third_answer_in_a_row_that_breaks_off_gives_up_and_its_part_is_not_do
         assert caught.value.hint and len(server.posts) == 3
     with cutting(continuing(chat), chat=chat) as server:
         options["model"] = lq.model("openai/m", base_url=server.base_url, revision="r")
-        with cutting([Cut(body, at=places(body)["in a later event"])], chat=chat) as broken:
+        with cutting([Reply(200, body, at=places(body)["in a later event"])], chat=chat) as broken:
             begun = lq.model("openai/m", base_url=broken.base_url, revision="r")
             with pytest.raises(lq.ModelError, match="3 times in a row"):
                 lq.run_sync(asking(chat), session=lq.Session(), **options | {"model": begun})
         assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
 
 
-def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Cut]:
+def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Reply]:
     """A server that says the sentence; plain text it continues, as a model does."""
 
-    def answer(path: str, body: Mapping[str, Any]) -> Cut:
+    def answer(path: str, body: Mapping[str, Any]) -> Reply:
         if chat:
-            return Cut(CHAT)
+            return Reply(200, CHAT)
         said = str(body["prompt"]).partition("France:")[2]
         assert SENTENCE.startswith(said)
-        return Cut(events(SENTENCE[len(said) :], chat=False))
+        return Reply(200, events(SENTENCE[len(said) :], chat=False))
 
     return answer
 
@@ -224,7 +275,7 @@ def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Cut]:
 @ROUTES
 def test_a_cut_answer_that_is_another_one_the_next_time_is_an_error_and_not_glued_together(chat: bool) -> None:
     first, second = events("Paris is ", "it.", chat=chat), events("The capital is Paris.", chat=chat)
-    with cutting([Cut(first, at=first.index(b"it.")), Cut(second)], chat=chat) as server:
+    with cutting([Reply(200, first, at=first.index(b"it.")), Reply(200, second)], chat=chat) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         with pytest.raises(lq.ModelError, match="broke off an answer, and its answer to the same request") as caught:
             lq.run_sync(asking(chat), model=model, session=lq.Session())
@@ -243,7 +294,7 @@ def test_an_answer_that_breaks_off_with_done_is_asked_for_again_where_that_is_an
 
 def test_what_a_cut_answer_costs_is_in_the_budget(tmp_path: Path) -> None:
     body = CHAT
-    with cutting([Cut(body, at=len(body) // 2), Cut(body)]) as server:
+    with cutting([Reply(200, body, at=len(body) // 2), Reply(200, body)]) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         asyncio.run(model.probe())
         with pytest.raises(lq.BudgetError):
@@ -259,7 +310,7 @@ def test_readers_of_events_see_each_text_of_a_cut_answer_once() -> None:
         model = lq.model("openai/m", base_url=url)
         return [event async for event in lq.compile(asking(True)).stream(model=model, session=lq.Session())]
 
-    with cutting([Cut(body, at=body.index("日".encode())), Cut(body)]) as server:
+    with cutting([Reply(200, body, at=body.index("日".encode())), Reply(200, body)]) as server:
         found = asyncio.run(seen(server.base_url))
     shown = "".join(event.text for event in found if isinstance(event, Text))
     assert shown == f"The capital of France:{SENTENCE}"
@@ -275,11 +326,11 @@ def test_text_of_a_run_that_was_left_in_the_middle_is_not_doubled_by_the_next(ch
         short = asking(chat).replace("len(TOKENS(A)) < 40", "len(A) < 6")
         assert lq.run_sync(short, session=lq.Session(), **options)["A"] == SENTENCE[:5]
         assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
-    assert not any("Go on exactly" in str(body) for body in server.bodies)
+    assert not any("Go on exactly" in str(body) for body in server.posts)
 
 
 def test_an_answer_of_a_chat_that_is_another_one_than_its_known_part_says_how_to_ask_anew(tmp_path: Path) -> None:
-    answers = [Cut(CHAT), Cut(events("The capital is Paris.", chat=True))]
+    answers = [Reply(200, CHAT), Reply(200, events("The capital is Paris.", chat=True))]
     with cutting(answers) as server:
         options: Any = {"model": lq.model("openai/m", base_url=server.base_url), "cache": str(tmp_path / "x.tokens")}
         short = asking(True).replace("len(TOKENS(A)) < 40", "len(A) < 6")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.scripted import Script, ScriptedCompleter
+from lmql_lite.models.scripted import Script
+from tests.servers.scored import ScriptedCompleter
 
 UMBRELLA = '"Is it {weather}? Umbrella:[X]" where X in ["yes", "no"]'
 
@@ -89,7 +90,6 @@ def test_models_of_one_text_are_one_model_and_other_options_make_another() -> No
         lq.ScriptedModel("Say: hi", words=()),
     ]
     assert len({each.fingerprint for each in (first, *others)}) == 1 + len(others)
-    assert ScriptedCompleter("Say: hi").fingerprint != ScriptedCompleter("Say: hi", words=()).fingerprint
 
 
 def rainy(text: bytes) -> bytes:

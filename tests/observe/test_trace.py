@@ -14,10 +14,9 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.models.base import CompletionRequest, Prompt, StreamPiece
-from lmql_lite.models.scripted import ScriptedCompleter
 from lmql_lite.observe.lines import Line, read
 from lmql_lite.redaction import redacted, without_secrets
-from tests.servers.scored import ScoredCompleter
+from tests.servers.scored import ScoredCompleter, ScriptedCompleter
 
 LIST = "A list:\n- Sun\n- Hat\n"
 QUERY = '"A list:\\n-[A]-[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")'

@@ -7,7 +7,9 @@ with answering(lambda request: Reply(429)) as server:
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,11 +31,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. `content`: objects are JSON, a list is an event stream of them, bytes go as they are."""
+    """An answer. `content`: objects are JSON, a list is an event stream of them, bytes go as they are.
+
+    With `at`, so many bytes are sent, and the connection is closed, or reset if `is_reset`. `endless` is sent after the
+    content again and again.
+    """
 
     status: int = 200
     content: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    at: int | None = None
+    is_reset: bool = False
+    endless: bytes = b""
 
     def encoded(self) -> tuple[str, bytes]:
         if isinstance(self.content, bytes):
@@ -85,9 +94,18 @@ def answering(answer: Callable[[Request], Reply]) -> Iterator[Answering]:
                 self.send_response(reply.status)
                 for name, value in {"Content-Type": kind, **reply.headers}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
+                if not reply.endless:
+                    self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                self.wfile.write(content[: reply.at])
+                while reply.endless:
+                    time.sleep(0.05)
+                    self.wfile.write(reply.endless)
+            self.close_connection |= reply.at is not None or bool(reply.endless)
+            if reply.is_reset:
+                time.sleep(0.02)  # what was written before is on its way
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                self.connection.close()
 
         do_GET = do_POST = do_CONNECT = handle_one
 

@@ -12,6 +12,7 @@ from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.language import ANYTHING, Language
 from lmql_lite.models.base import (
     Capabilities,
+    Completer,
     CompletionRequest,
     Prompt,
     Scored,
@@ -20,6 +21,7 @@ from lmql_lite.models.base import (
     ServerUsage,
     StreamPiece,
 )
+from lmql_lite.models.scripted import Script, ScriptedModel
 
 DEAD = -1
 
@@ -38,7 +40,7 @@ class ScoredCompleter:
         continues_turns: bool = True,
         scores: bool = False,
     ) -> None:
-        self.name = f"served/{scorer.name}"
+        self.name = self.place = f"served/{scorer.name}"
         self.requests = 0
         self.said = 0
         self.prompts: list[Prompt] = []
@@ -53,10 +55,6 @@ class ScoredCompleter:
             continues_turns=continues_turns,
             scores=scores,
         )
-
-    @property
-    def place(self) -> str:
-        return self.name
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         return self._endpoint
@@ -127,6 +125,42 @@ class ScoredCompleter:
                     mask[token] = _walked(pushed, rule, data) != DEAD
             mask[list(tokenizer.eos)] = pushed.rules[rule].accepts
         return mask
+
+
+class ScriptedCompleter(Completer):
+    """A Completer over the same scripts: token by token, with `stops` and `max_tokens` as on servers."""
+
+    name = place = "scripted-server"
+
+    def __init__(self, script: str | Script) -> None:
+        model = ScriptedModel(script)
+        self.script, self.fingerprint, self._tokenizer = model.script, model.fingerprint, model.tokenizer
+        self.requests = 0
+
+    async def probe(self, known: Capabilities | None = None) -> Capabilities:
+        return Capabilities(self.fingerprint, stops=4)
+
+    async def stream(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
+        self.requests += 1
+        written = b""
+        begun = "".join(turn.text for turn in prompt).encode()
+        for _ in range(request.max_tokens):
+            wanted = self.script(begun + written)
+            if not wanted:
+                yield StreamPiece(b"", finish="stop")
+                return
+            token = self._tokenizer.first(wanted)
+            data = self._tokenizer.vocabulary[token] or b""
+            stopped = sorted((at, stop) for stop in request.stops if (at := (written + data).find(stop.encode())) >= 0)
+            if stopped:
+                at, stop = stopped[0]
+                yield StreamPiece((written + data)[len(written) : at + len(stop.encode())], token)
+                yield StreamPiece(b"", finish="stop", ended_by=stop)
+                return
+            written += data
+            yield StreamPiece(data, token)
+            await asyncio.sleep(0)
+        yield StreamPiece(b"", finish="length")
 
 
 def _is_text(data: bytes) -> bool:

@@ -277,15 +277,25 @@ async def _wait(gate: Gate, refused: ServerRefusal, sent: float) -> None:
 
 
 class AnswerStream:
-    """An answer as it arrives."""
+    """An answer as it arrives.
+
+    Its bytes are read on their way to the package, for what the package does not tell: `[DONE]`, silence, an event
+    without an end.
+    """
 
     def __init__(self, stream: Any, address: Address, timeout: float) -> None:
-        self._stream = stream
-        self._address = address
-        self._response = _response_of(stream)
-        self._arrival = _Arrival(self._response, address, timeout)
-        self.headers: Mapping[str, str] = self._response.headers
-        self.path = self._response.request.url.path
+        self._stream, self._address, self._timeout = stream, address, timeout
+        self._response = response = _response_of(stream)
+        self.headers: Mapping[str, str] = response.headers
+        self.path = response.request.url.path
+        self._read = response.aiter_bytes
+        vars(response)["aiter_bytes"] = self._bytes  # here, because whoever wraps the stream keeps the response
+        self._found = 0
+        """Number of events so far."""
+        self._begin = self._end = b""
+        """First and last bytes."""
+        self._latest, self._size = time.monotonic(), 0
+        """Time of the last event, and number of bytes since then."""
 
     async def close(self) -> None:
         await self._response.aclose()
@@ -295,13 +305,12 @@ class AnswerStream:
 
         Raises BrokenOff for an answer that ends in the middle, and ModelError for one that is no stream of events.
         """
-        arrival = self._arrival
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html":
             raise self._address.no_api("answers with a web page")
         try:
             if kind == "application/json":
-                yield self._whole(b"".join([chunk async for chunk in arrival.aiter_bytes()]))
+                yield self._whole(b"".join([chunk async for chunk in self._bytes()]))
                 yield DONE
                 return
             async for event in self._stream:
@@ -309,12 +318,12 @@ class AnswerStream:
                     event = event.model_dump(exclude_unset=True)
                 if not isinstance(event, dict):
                     raise self._unreadable(json.dumps(event), "a JSON object")
-                arrival.found += 1
+                self._found += 1
                 yield event
-                arrival.wait_anew()
+                self._latest, self._size = time.monotonic(), 0
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise BrokenOff(
-                f"{self._address.shown} sent nothing for {arrival.timeout:g} s in the middle of an answer"
+                f"{self._address.shown} sent nothing for {self._timeout:g} s in the middle of an answer"
             ) from None
         except (openai.APIConnectionError, httpx2.RequestError):
             raise self._cut() from None
@@ -325,10 +334,28 @@ class AnswerStream:
         except UnicodeDecodeError as error:
             raise self._unreadable(error.object.decode("utf-8", "replace"), "JSON") from None
         else:
-            if arrival.is_done:
+            if _END.search(self._end):
                 yield DONE
-            elif not arrival.found:
-                self._explain(arrival.begin)
+            elif not self._found:
+                self._explain()
+
+    async def _bytes(self) -> AsyncIterator[bytes]:
+        """The bytes. Raises ModelError for signs of life without an event, and for an event without an end."""
+        mark = b"\xef\xbb\xbf"
+        async for chunk in self._read():
+            chunk, mark = chunk.removeprefix(mark), b""
+            self._size += len(chunk)
+            self._end = self._end[-16:] + chunk
+            if not self._found and len(self._begin) < 16 * SHOWN:
+                self._begin += chunk[: 16 * SHOWN]
+            yield chunk
+            if self._size > _MAX_EVENT:
+                raise self._address.no_api("sends an answer without an end")
+            if time.monotonic() - self._latest > self._timeout:
+                raise ModelError(
+                    f"{self._address.shown} sent no event for {self._timeout:g} s in an answer",
+                    hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
+                )
 
     def _whole(self, body: bytes) -> dict[str, Any]:
         """Object of a body that is one. Raises BrokenOff for the beginning of one."""
@@ -339,9 +366,9 @@ class AnswerStream:
             raise self._unreadable(body.decode("utf-8", "replace"), "a JSON object")
         return found
 
-    def _explain(self, begin: bytes) -> None:
+    def _explain(self) -> None:
         """Raises for a body without an event. Nothing but comments is left to the reader, who misses an end."""
-        lines = [line for line in begin.splitlines() if line]
+        lines = [line for line in self._begin.splitlines() if line]
         if any(line.startswith(b"data:") for line in lines) or (lines and b"data:".startswith(lines[-1])):
             raise self._cut()
         strange = [line for line in lines if line.partition(b":")[0] not in _FIELDS]
@@ -354,54 +381,9 @@ class AnswerStream:
 
     def _unreadable(self, text: str, what: str) -> ModelError:
         told = f"sends {self._address.clean(text)!r}, which is not {what}"
-        if self._arrival.found:  # the server can speak the protocol: it may do so again
+        if self._found:  # the server can speak the protocol: it may do so again
             return BrokenOff(f"{self._address.shown} {told}, in the middle of an answer")
         return self._address.no_api(told)
-
-
-class _Arrival:
-    """Bytes of a response on their way to the package, and what they tell which it does not: `[DONE]`, silence, an
-    event without an end."""
-
-    def __init__(self, response: httpx2.Response, address: Address, timeout: float) -> None:
-        self.timeout = timeout
-        self.found = 0
-        """Number of events so far."""
-        self.begin = b""
-        self._read = response.aiter_bytes
-        vars(response)["aiter_bytes"] = self.aiter_bytes  # here, because whoever wraps the stream keeps the response
-        self._address = address
-        self._latest = time.monotonic()
-        self._size = 0
-        """Number of bytes since the last event."""
-        self._end = b""
-
-    @property
-    def is_done(self) -> bool:
-        """True if the last bytes contain `[DONE]`, which the package does not pass on."""
-        return _END.search(self._end) is not None
-
-    def wait_anew(self) -> None:
-        """Begins to wait for the next event."""
-        self._latest, self._size = time.monotonic(), 0
-
-    async def aiter_bytes(self) -> AsyncIterator[bytes]:
-        """The bytes. Raises ModelError for signs of life without an event, and for an event without an end."""
-        mark = b"\xef\xbb\xbf"
-        async for chunk in self._read():
-            chunk, mark = chunk.removeprefix(mark), b""
-            self._size += len(chunk)
-            self._end = self._end[-16:] + chunk
-            if not self.found and len(self.begin) < 16 * SHOWN:
-                self.begin += chunk[: 16 * SHOWN]
-            yield chunk
-            if self._size > _MAX_EVENT:
-                raise self._address.no_api("sends an answer without an end")
-            if time.monotonic() - self._latest > self.timeout:
-                raise ModelError(
-                    f"{self._address.shown} sent no event for {self.timeout:g} s in an answer",
-                    hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
-                )
 
 
 def _response_of(stream: Any) -> httpx2.Response:

@@ -59,19 +59,14 @@ class Sender:
         self.client = client
         self._name = name
         self._vocabulary = vocabulary
-        self._refused: dict[bool, set[str]] = {False: set(), True: set()}
-        self._widths: dict[bool, int] = {}
-        """Maximum number of alternatives per route, where the server refused more."""
+        self._most: dict[bool, dict[str, int]] = {False: {}, True: {}}
+        """Largest number that each route takes of a field that it refused; 0 for one that is left out."""
 
     def narrowed(self, capabilities: Capabilities) -> Capabilities:
         """Capabilities without those that the server refused."""
-        refused, chat = self._refused[capabilities.chat_only], capabilities.chat_only
-        width = 0 if refused.intersection((*WIDTHS, "include")) else self._widths.get(chat, capabilities.alternatives)
-        return replace(
-            capabilities,
-            alternatives=min(width, capabilities.alternatives),
-            takes_seeds=capabilities.takes_seeds and "seed" not in refused,
-        )
+        most = self._most[capabilities.chat_only]
+        width = min([capabilities.alternatives, *(most[name] for name in (*WIDTHS, "include") if name in most)])
+        return replace(capabilities, alternatives=width, takes_seeds=capabilities.takes_seeds and "seed" not in most)
 
     @asynccontextmanager
     async def send(self, dialect: Dialect, chat: bool, body: Body) -> AsyncIterator[Exchange]:
@@ -152,31 +147,31 @@ class Sender:
 
     def narrow(self, width: int) -> None:
         """Asks for at most so many alternatives of plain text from now on."""
-        self._widths[False] = width
+        most = self._most[False]
+        most |= {name: min(width, most.get(name, width)) for name in WIDTHS}
 
     def _as_learned(self, chat: bool, body: Body) -> Body:
-        for name in [name for name in body if name in self._refused[chat]]:
-            body = without(body, name)
-        width = self._widths.get(chat)
-        for name in WIDTHS:
+        for name, most in self._most[chat].items():
             value = body.get(name)
-            if width is not None and isinstance(value, int) and not isinstance(value, bool) and value > width:
-                body = body | {name: width}
+            if name in body and not most:
+                body = without(body, name, narrows=False)
+            elif isinstance(value, int) and not isinstance(value, bool) and value > most:
+                body = body | {name: most}
         return body
 
     def _otherwise(self, chat: bool, body: Body, refusal: ServerRefusal) -> Body:
         """Request to send instead, as far as the refusal names a field. Raises the refusal if it names none."""
         name = refused_field(body, refusal.reason, refusal.param) if refusal.status in (400, 422, 501) else None
-        refused = self._refused[chat]
-        is_limit = name in LIMITS and (is_about_length(refusal.reason) or not chat or refused.intersection(LIMITS))
+        most = self._most[chat]
+        is_limit = name in LIMITS and (
+            is_about_length(refusal.reason) or not chat or any(one in most for one in LIMITS)
+        )
         if name is None or is_limit:
             raise refusal
         is_unknown = re.search(r"unsupported|not supported|unrecognized|unknown", refusal.reason, re.I) is not None
         changed = without(body, name, narrows=not is_unknown)
-        if name in WIDTHS and name in changed:
-            self._widths[chat] = int(changed[name])
-        elif name in WIDTHS:
-            refused.update(WIDTHS)
+        if name in WIDTHS:
+            most |= dict.fromkeys(WIDTHS, int(changed.get(name, 0)))
         elif name not in PUSHED:  # the server may refuse one grammar and accept the next
-            refused.add(name)
+            most[name] = 0
         return changed

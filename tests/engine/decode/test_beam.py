@@ -13,7 +13,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.errors import BudgetError
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 TWO = '"Say:[A]-[B]" where REGEX(A, r"[abc]{2}") and REGEX(B, r"[ab]{2}")'
 

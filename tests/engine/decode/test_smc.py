@@ -24,7 +24,7 @@ from lmql_lite.cache.tokens.rows import (
     packed_tokens,
     unpacked_answer,
 )
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 LETTERS = '"Say:[A]-[B]!" where REGEX(A, "[ab]{2}") and REGEX(B, "[abc]")'
 

@@ -8,8 +8,9 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.chat import ChatFormat
-from lmql_lite.models.scripted import Script, ScriptedCompleter, ScriptedModel, ScriptedTokenizer
+from lmql_lite.models.scripted import Script, ScriptedModel, ScriptedTokenizer
 from lmql_lite.tokens import Role
+from tests.servers.scored import ScriptedCompleter
 
 FIRST = len(ScriptedTokenizer().vocabulary)
 BEGIN, END = FIRST, FIRST + 1

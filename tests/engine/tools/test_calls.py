@@ -20,7 +20,7 @@ from pydantic import BaseModel
 import lmql_lite as lq
 from lmql_lite.engine.tools.toolbox import literals
 from lmql_lite.errors import ConstraintError, InputError
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 
 class Colour(enum.Enum):

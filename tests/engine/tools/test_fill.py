@@ -20,7 +20,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.tools.call_text import MARK
 from lmql_lite.engine.tools.toolbox import Tool, Toolbox, ToolError, literals, written
 from lmql_lite.errors import ConstraintError, InputError
-from lmql_lite.models.scripted import ScriptedCompleter
+from tests.servers.scored import ScriptedCompleter
 
 
 class Place(BaseModel):
