@@ -19,13 +19,12 @@ from lmql_lite.cache.responses.index import (
     IndexStale,
     ResponseIndex,
     Row,
-    copy_index,
     remove_index,
     row_of,
 )
 from lmql_lite.cache.responses.runs import ModelFolder
 from lmql_lite.errors import CacheError
-from lmql_lite.store.database import is_on_network, set_aside
+from lmql_lite.store.database import is_on_network
 from lmql_lite.store.log import (
     SUFFIX,
     ForeignFile,
@@ -132,8 +131,6 @@ class ResponseStore:
         path = self._place.index if self._log.path == self._place.log else self._log.path.with_suffix(".db")
         if not os.access(path.parent, os.W_OK) or is_on_network(path.parent):
             return self._index_at(None)
-        if self._folder is not None:
-            copy_index(self._folder.merged_log.with_suffix(".db"), path)
         return self._index_at(path)
 
     def _index_at(self, path: Path | None) -> ResponseIndex:
@@ -143,8 +140,8 @@ class ResponseStore:
             try:
                 return ResponseIndex(path, fingerprint, model_hash)
             except IndexDamaged as error:
-                if not self._set_aside(path, str(error)):
-                    break
+                self._warn(f"{path} is damaged ({error}): the index is made anew from the logs")
+                remove_index(path)
             except IndexForeign as error:
                 self._warn(f"{error}, and is left as it is: the index is kept in memory")
                 break
@@ -152,13 +149,6 @@ class ResponseStore:
                 self._warn(f"{path} cannot be written ({error}): the index is kept in memory")
                 break
         return ResponseIndex(None, fingerprint, model_hash)
-
-    def _set_aside(self, path: Path, reason: str) -> bool:
-        """Renames an index that cannot be used. True if its name is free then."""
-        aside = set_aside(path)
-        where = f"renamed to {aside.name}, and made anew" if aside is not None else "kept in memory, and made"
-        self._warn(f"{path} is damaged ({reason}): the index is {where} from the logs")
-        return aside is not None
 
     # -- reading
 
@@ -248,14 +238,13 @@ class ResponseStore:
         self._marks[name] = mark
 
     def _rebuild(self, problem: IndexDamaged) -> None:
-        """Rebuilds the index from the logs, in memory if the file cannot be written. A damaged file is set aside."""
+        """Rebuilds the index from the logs, in memory if the file cannot be written."""
         path, is_in_place = self._index.path, self._index.is_in_place()
         self._index.close()
         if path is not None and is_in_place:
-            if isinstance(problem, IndexStale):
-                remove_index(path)
-            elif not self._set_aside(path, str(problem)):
-                path = None
+            if not isinstance(problem, IndexStale):
+                self._warn(f"{path} is damaged ({problem}): the index is made anew from the logs")
+            remove_index(path)
         for place in (path, None):
             self._sizes = {}
             self._index = self._index_at(place)

@@ -202,29 +202,6 @@ def test_keys_without_a_model_are_never_shared_between_two_models(tmp_path: Path
             assert len(model.asked) == expected
 
 
-def damage(index: Path) -> None:
-    data = bytearray(index.read_bytes())
-    data[4096:] = os.urandom(len(data) - 4096)
-    index.write_bytes(data)
-
-
-def test_each_damaged_index_is_renamed_to_a_name_of_its_own(tmp_path: Path) -> None:
-    damaged = []
-    for name in ("rank0.db.damaged", "rank0.db.damaged-2", "rank0.db.damaged-3"):
-        with pair(tmp_path) as cache:
-            cache.execute(Counting(), "generate_until", generations(50))
-        damage(tmp_path / "rank0.db")
-        damaged.append((tmp_path / "rank0.db").read_bytes())
-        model = Counting()
-        with pytest.warns(RuntimeWarning, match=f"is damaged .*: the index is renamed to {name},"):
-            cache = pair(tmp_path)
-            cache.execute(model, "generate_until", generations(50))
-        with cache:
-            assert model.calls == 0 and len(cache.notices) == 1
-    found = [path.read_bytes() for path in sorted(tmp_path.glob("*.damaged*"))]
-    assert [data[:4096] for data in found] == [data[:4096] for data in damaged] and len(found) == 3
-
-
 def test_an_index_that_cannot_be_written_is_left_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pair(tmp_path) as cache:
         cache.execute(Counting(), "generate_until", generations(3))
