@@ -113,7 +113,7 @@ class Scheduler:
         entry, found = self.tree.scores(node), None
         if entry is not None:
             found = self._outcomes(node, asked, entry, mask, ends, most, seed)
-        answer = self.tree.sampled_answer(node, asked, seed, 0) if found is None else None
+        answer = self.tree.answer(node, (asked, seed, 0)) if found is None else None
         if answer is not None and answer.outcomes is not None:
             found = answer.outcomes, None, answer.run
         if found is None:
@@ -150,7 +150,7 @@ class Scheduler:
         outcomes, margin = outcomes_of(ids, logprobs, ends[ids], most, noise)
         if not is_known:
             first = (int(outcomes.ids[0]), float(outcomes.logprobs[0])) if outcomes.ids.size else (-1, -np.inf)
-            self.tree.add_sampled_answer(node, asked, seed, 0, Answer(*first, entry.run, outcomes=outcomes))
+            self.tree.add_answer(node, (asked, seed, 0), Answer(*first, entry.run, outcomes=outcomes))
         is_close = None if self._epsilon is None else margin < self._epsilon
         return outcomes, is_close, entry.run
 
@@ -232,15 +232,15 @@ class Scheduler:
 
     def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
         if sampling.temperature <= 0:
-            return self.tree.greedy_answer(node, question(mask, None, penalties))
-        return self.tree.sampled_answer(node, question(mask, sampling, penalties), sampling.seed, sampling.index)
+            return self.tree.answer(node, question(mask, None, penalties))
+        return self.tree.answer(node, (question(mask, sampling, penalties), sampling.seed, sampling.index))
 
     def _remember(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties, answer: Answer) -> None:
         if sampling.temperature <= 0:
-            self.tree.add_greedy_answer(node, question(mask, None, penalties), answer)
+            self.tree.add_answer(node, question(mask, None, penalties), answer)
         else:
             asked = question(mask, sampling, penalties)
-            self.tree.add_sampled_answer(node, asked, sampling.seed, sampling.index, answer)
+            self.tree.add_answer(node, (asked, sampling.seed, sampling.index), answer)
 
     def _logprob(self, node: Node, token: int) -> Answer | None:
         """The answer for one token, from the scores or from a question that allows only this token."""
@@ -249,14 +249,14 @@ class Scheduler:
             return self._answer_for(node, token, entry)
         logprob = None if entry is None else entry.scores.logprob(token)
         if entry is None or logprob is None:
-            return self.tree.greedy_answer(node, self._only(token))
+            return self.tree.answer(node, self._only(token))
         return Answer(token, logprob, entry.run)
 
     def _answer_for(self, node: Node, token: int, entry: ScoreEntry) -> Answer:
         assert isinstance(entry.scores, Scores), "scores that were just made are whole"
         answer = Answer(token, entry.scores.logprob(token), entry.run)
         if entry.scores.top_k().logprob(token) is None:
-            self.tree.add_greedy_answer(node, self._only(token), answer)
+            self.tree.add_answer(node, self._only(token), answer)
         return answer
 
     def _only(self, token: int) -> bytes:

@@ -35,7 +35,7 @@ ABOUT_A_NODE = (
         "scores",
         "add_scores",
     ),
-    *("add_path", "entry_around", "greedy_answer", "add_greedy_answer", "sampled_answer", "add_sampled_answer"),
+    *("add_path", "entry_around", "answer", "add_answer"),
 )
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lmql_lite.cache.tokens.draws import is_greedy
-from lmql_lite.cache.tokens.nodes import Answer, Node, Question, ScoreEntry
+from lmql_lite.cache.tokens.nodes import SCORES, Answer, Entry, Node, Question, ScoreEntry
 from lmql_lite.cache.tokens.rows import DIGEST as DIGEST
 from lmql_lite.cache.tokens.rows import END as END
 from lmql_lite.cache.tokens.rows import INSIDE, MAX_PIECE
@@ -54,10 +54,10 @@ class CacheKey:
     index: int = 0
 
     @property
-    def asked(self) -> Question | None:
-        """The question as the token tree has it; None for its scores."""
+    def asked(self) -> Question:
+        """The question as the token tree has it."""
         if self.question is None or self.seed is None:
-            return self.question
+            return self.question or SCORES
         return self.question, self.seed, self.index
 
     @staticmethod
@@ -166,7 +166,7 @@ class ByteTree:
         """
         path: list[int] = []
         begins: list[int] = []
-        entries: dict[int, ScoreEntry | Answer] = {}
+        entries: dict[int, Entry] = {}
         for token in tokens:
             begins.append(len(path))
             logprob, number, others = _stored(token.logprob), token.token, token.alternatives
@@ -203,7 +203,7 @@ class ByteTree:
                 return KnownToken(data, reported, entry.run, logprob == INSIDE, key)
         return None
 
-    def _from(self, node: Node, entry: ScoreEntry | Answer, before: int, key: CacheKey) -> bytes:
+    def _from(self, node: Node, entry: Entry, before: int, key: CacheKey) -> bytes:
         """Bytes of a token from `node` on, also those in further entries of a long one."""
         data = bytes(entry.tokens[before:])
         while len(entry.tokens) == MAX_PIECE:

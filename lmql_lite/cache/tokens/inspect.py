@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, Question, ScoreEntry
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Entry, Question
 from lmql_lite.cache.tokens.recorded import Stored, is_recording, read_recording
 from lmql_lite.cache.tokens.rows import (
     ModelName,
     RowError,
     TreeRow,
     row_length,
-    unpacked_answer,
-    unpacked_question,
-    unpacked_scores,
+    unpacked_row,
     unpacked_tokens,
 )
 from lmql_lite.cache.tokens.server import TreeServer, is_redis_url
@@ -73,13 +71,13 @@ class StoredEntry:
     known."""
 
     place: StoredPlace = field(repr=False)
-    question: Question | None
-    value: ScoreEntry | Answer
+    question: Question
+    value: Entry
     written: int
 
     @property
     def kind(self) -> str:
-        if self.question is None:
+        if not self.question:
             return "top-k"
         return "greedy" if isinstance(self.question, bytes) else "sampled"
 
@@ -94,11 +92,7 @@ class ModelEntries:
 
     def add(self, path: StoredPlace, row: TreeRow, written: int) -> None:
         """Adds the entry of a row. Raises RowError."""
-        found: ScoreEntry | Answer
-        if row.question:
-            found, question = unpacked_answer(row.value), unpacked_question(row.question)
-        else:
-            found, question = unpacked_scores(row.value, self.model.vocabulary_size), None
+        question, found = unpacked_row(row._replace(vocabulary=self.model.vocabulary_size))
         entry = StoredEntry(path, question, found, written)
         if found.onward:
             path.extended(found.tokens[:-1])

@@ -20,8 +20,7 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "answers", "below", "entered", "freed", "hash", "looked", "number", "parent", "pinned", "scores",
-        "token",
+        "__weakref__", "below", "entered", "entries", "freed", "hash", "looked", "number", "parent", "pinned", "token",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, token: int, number: int, freed: deque[Freed]) -> None:
@@ -33,8 +32,7 @@ class Node:
         self.below: dict[int, ReferenceType[Node]] | None = None
         self.hash = 0
         """Hash of the path; 0 until it is asked for."""
-        self.scores: ScoreEntry | None = None
-        self.answers: dict[Question, Answer] | None = None
+        self.entries: dict[Question, Entry] | None = None
         self.pinned = 0
         """Pins of this node, and children on the path to a pin."""
         self.looked = -1
@@ -63,6 +61,13 @@ class Freed(NamedTuple):
     token: int
 
 
+Question = bytes | tuple[bytes, int, int]
+"""Key of an entry: `SCORES`; for a greedy answer a digest of 16 bytes, for a sampled one (digest, seed, index)."""
+SCORES: Question = b""
+SCORES_BYTES, ANSWER_BYTES = 900, 650
+"""Memory of Python's objects: of scores without their numbers, and of an answer."""
+
+
 class ScoreEntry(NamedTuple):
     """Scores of a model, whole or their top k, and the run that asked for them first.
 
@@ -87,6 +92,17 @@ class ScoreEntry(NamedTuple):
         """The best token and those after it."""
         return (self.top_k().ids.item(0), *self.onward)
 
+    @property
+    def is_whole(self) -> bool:
+        """True for a whole row, which can be reduced to its top k."""
+        return isinstance(self.scores, Scores)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the entry."""
+        scores = self.scores
+        return SCORES_BYTES + scores.logprobs.nbytes + (0 if isinstance(scores, Scores) else scores.ids.nbytes)
+
 
 class Answer(NamedTuple):
     """Token that answers a question which a top-k entry does not decide, greedy or sampled (S1).
@@ -106,6 +122,13 @@ class Answer(NamedTuple):
         """The token and those after it."""
         return (self.token, *self.onward)
 
+    @property
+    def is_whole(self) -> bool:
+        return False
 
-Question = bytes | tuple[bytes, int, int]
-"""Key of an answer: for a greedy one a digest of 16 bytes, for a sampled one (digest, seed, index)."""
+    @property
+    def nbytes(self) -> int:
+        return ANSWER_BYTES + (0 if self.outcomes is None else SCORES_BYTES + self.outcomes.nbytes)
+
+
+Entry = ScoreEntry | Answer

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from lmql_lite.cache.tokens.nodes import Answer, Question, ScoreEntry
+from lmql_lite.cache.tokens.nodes import SCORES, Answer, Entry, Question, ScoreEntry
 from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.scores import TopK
 
@@ -181,13 +181,25 @@ def _unpacked_outcomes(data: bytes) -> Outcomes:
     return Outcomes(ids, logprobs, weights)
 
 
+def packed_entry(entry: Entry) -> bytes:
+    """Value of the row of an entry."""
+    return packed_scores(entry) if isinstance(entry, ScoreEntry) else packed_answer(entry)
+
+
+def unpacked_row(row: TreeRow) -> tuple[Question, Entry]:
+    """The question and the entry of a row. Raises RowError."""
+    if not row.question:
+        return SCORES, unpacked_scores(row.value, row.vocabulary)
+    return unpacked_question(row.question), unpacked_answer(row.value)
+
+
 def row_length(row: TreeRow) -> int:
     """Number of tokens in a row. Raises RowError."""
-    return len((unpacked_answer(row.value) if row.question else unpacked_scores(row.value, 0)).tokens)
+    return len(unpacked_row(row)[1].tokens)
 
 
 def packed_question(question: Question) -> bytes:
-    """Question of a row: 16 bytes of a greedy answer, 28 of a sampled one."""
+    """Question of a row: none of scores, 16 bytes of a greedy answer, 28 of a sampled one."""
     if isinstance(question, bytes):
         return question
     digest, seed, index = question

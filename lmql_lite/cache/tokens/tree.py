@@ -6,26 +6,24 @@ import itertools
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
 
 from lmql_lite.cache.tokens.drafts import SUFFIX_BYTES, DraftLengths, Suffixes
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Answer, Freed, Node, Question, ScoreEntry
+from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, SCORES, Answer, Entry, Freed, Node, Question, ScoreEntry
 from lmql_lite.cache.tokens.rows import (
     MAX_PIECE,
     RowBatch,
     RowError,
     TreeRow,
-    packed_answer,
+    packed_entry,
     packed_question,
-    packed_scores,
     packed_tokens,
     row_length,
-    unpacked_answer,
-    unpacked_question,
-    unpacked_scores,
+    unpacked_row,
     unpacked_tokens,
 )
 from lmql_lite.cache.tokens.scores import Scores, TopK
@@ -34,8 +32,8 @@ from lmql_lite.cache.tokens.text import Difference
 MAX_BYTES = 256 * 2**20
 """Default memory limit. A row of scores takes 6 kB at a vocabulary of 1,536 and 600 kB at 151,000; a top-k entry takes
 about 1 kB."""
-NODE_BYTES, SCORES_BYTES, ANSWER_BYTES = 540, 700, 650
-"""Memory of Python's objects: of a node, of scores without their numbers, and of an answer."""
+NODE_BYTES = 540
+"""Memory of Python's objects of a node."""
 MAX_WAITING = 100_000
 """Maximum number of entries that wait to be written again after a failed write."""
 SETTLED = 1000
@@ -50,47 +48,42 @@ RECALLED = 300
 
 @dataclass(slots=True)
 class DirtyEntries:
-    """Entries that were added to a tree and that no file holds yet, each kind in the order of arrival.
+    """Entries that were added to a tree and that no file holds yet, in the order of arrival.
 
     At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
     `since` is the epoch of the file in which the first of them may have been made.
     """
 
-    scores: dict[Node, ScoreEntry] = field(default_factory=dict)
-    answers: dict[tuple[Node, Question], Answer] = field(default_factory=dict)
+    entries: dict[tuple[Node, Question], Entry] = field(default_factory=dict)
     replaced: set[Node] = field(default_factory=set)
     since: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.scores or self.answers)
+        return bool(self.entries)
 
     def __len__(self) -> int:
-        return len(self.scores) + len(self.answers)
+        return len(self.entries)
 
     def shorten(self) -> None:
         """Makes the top k of whole scores, which would take too long under the lock of the tree."""
-        for entry in self.scores.values():
-            entry.top_k()
+        for entry in self.entries.values():
+            if isinstance(entry, ScoreEntry):
+                entry.top_k()
 
     @property
     def nodes(self) -> list[Node]:
-        """The node of each entry: of scores, then of answers."""
-        return [*self.scores, *(node for node, _ in self.answers)]
+        """The nodes of the entries, in the order of arrival."""
+        return list(dict.fromkeys(node for node, _ in self.entries))
 
     def drop(self, nodes: Set[Node]) -> None:
         """Removes the entries of these nodes, which are superseded."""
-        self.scores = {node: entry for node, entry in self.scores.items() if node not in nodes}
-        self.answers = {asked: answer for asked, answer in self.answers.items() if asked[0] not in nodes}
+        self.entries = {asked: entry for asked, entry in self.entries.items() if asked[0] not in nodes}
 
     def over(self, newer: DirtyEntries) -> DirtyEntries:
         """These entries, which could not be written, and newer ones; the first of several counts."""
         self.drop(newer.replaced)
-        return DirtyEntries(
-            self.scores | {node: entry for node, entry in newer.scores.items() if node not in self.scores},
-            self.answers | {asked: answer for asked, answer in newer.answers.items() if asked not in self.answers},
-            self.replaced | newer.replaced,
-            self.since,
-        )
+        new = {asked: entry for asked, entry in newer.entries.items() if asked not in self.entries}
+        return DirtyEntries(self.entries | new, self.replaced | newer.replaced, self.since)
 
 
 class Rows(Protocol):
@@ -286,27 +279,44 @@ class TokenTree:
         if len(self._suffixes) > self._count + self._count // 2 + FEW:
             self._suffixes.clean()
 
-    # scores
+    # entries
 
     def scores(self, node: Node) -> ScoreEntry | None:
         """Scores of the tokens after `node`; None if they are unknown."""
         with self._lock:
-            return self._scores(node)
+            entry = self._entry(node, SCORES)
+            assert entry is None or isinstance(entry, ScoreEntry), "answers have other questions"
+            return entry
 
     def add_scores(self, node: Node, scores: Scores | TopK, run: int) -> ScoreEntry:
         """Adds an entry. Returns the one that counts: the first, unless it has only the top k of these scores."""
         with self._lock:
-            return self._add_scores(node, ScoreEntry(scores, run))
+            entry = self._add(node, SCORES, ScoreEntry(scores, run))
+            assert isinstance(entry, ScoreEntry), "answers have other questions"
+            return entry
+
+    def answer(self, node: Node, question: Question) -> Answer | None:
+        """Token that answers a question which scores cannot decide (S1): the best one, or one sampled under a seed."""
+        with self._lock:
+            entry = self._entry(node, question)
+            assert entry is None or isinstance(entry, Answer), "scores have another question"
+            return entry
+
+    def add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
+        """Adds an answer. Returns the one that counts: the first."""
+        with self._lock:
+            entry = self._add(node, question, answer)
+            assert isinstance(entry, Answer), "scores have another question"
+            return entry
 
     def add_path(
         self,
         node: Node,
         tokens: Sequence[int],
-        entries: Mapping[int, ScoreEntry | Answer],
-        question: Question | None = None,
+        entries: Mapping[int, Entry],
+        question: Question,
     ) -> list[Node]:
-        """Adds a path of tokens below `node`, with scores or answers to a question before the tokens whose index they
-        have. Known entries stay.
+        """Adds a path of tokens below `node`, with entries before the tokens whose index they have. Known ones stay.
 
         Returns the nodes of the tokens. The last one keeps all of them, and is pinned for the caller. None of these
         entries is evicted to make room for the others.
@@ -318,29 +328,23 @@ class TokenTree:
             self._pin(way[-1])
             for index, entry in entries.items():
                 place = way[index]
-                if self._entry_around(place, question) is not None:
-                    continue
-                if isinstance(entry, ScoreEntry):
-                    self._set_scores(place, entry)
+                if self._entry_around(place, question) is None:
+                    self._set(place, question, entry)
                     if self._dirty is not None:
-                        self._dirty.scores[place] = entry
-                elif question is not None:
-                    self._set_answer(place, question, entry)
-                    if self._dirty is not None:
-                        self._dirty.answers[place, question] = entry
+                        self._dirty.entries[place, question] = entry
             self._make_room()
             return way[1:]
 
-    def entry_around(self, node: Node, question: Question | None) -> tuple[ScoreEntry | Answer, int] | None:
-        """The entry at `node`, scores or the answer to a question; else that of a server's token which `node` is inside
-        of. Also the number of tokens from the place of the entry to `node` (S11)."""
+    def entry_around(self, node: Node, question: Question) -> tuple[Entry, int] | None:
+        """The entry at `node`, else that of a server's token which `node` is inside of. Also the number of tokens from
+        the place of the entry to `node` (S11)."""
         with self._lock:
             return self._entry_around(node, question)
 
-    def _entry_around(self, node: Node, question: Question | None) -> tuple[ScoreEntry | Answer, int] | None:
+    def _entry_around(self, node: Node, question: Question) -> tuple[Entry, int] | None:
         way: list[int] = []
         while True:
-            entry = self._scores(node) if question is None else self._answer(node, question)
+            entry = self._entry(node, question)
             if entry is not None and len(entry.onward) >= len(way) and [*entry.tokens[: len(way)]] == way:
                 return entry, len(way)
             if node.parent is None or len(way) + 1 >= self._reach():
@@ -357,100 +361,43 @@ class TokenTree:
         """Removes all scores; nodes and answers stay."""
         with self._lock:
             for node in [*self._spare, *self._held]:
-                if node.scores is not None:
-                    self._count_scores(node.scores, -1)
-                    node.scores = None
-                    if not node.answers:
+                if node.entries and (entry := node.entries.pop(SCORES, None)) is not None:
+                    self._count_entry(entry, -1)
+                    if not node.entries:
                         self._spare.pop(node, None)
                         self._held.pop(node, None)
 
-    def _add_scores(self, node: Node, entry: ScoreEntry) -> ScoreEntry:
-        first = self._scores(node)
-        if first is not None and not (isinstance(first.scores, TopK) and isinstance(entry.scores, Scores)):
+    def _add(self, node: Node, question: Question, entry: Entry) -> Entry:
+        first = self._entry(node, question)
+        if first is not None and (first.is_whole or not entry.is_whole):
             return first
         if first is None and self._dirty is not None:  # a file stores only the top k
-            self._dirty.scores[node] = entry
-        self._set_scores(node, entry)
+            self._dirty.entries[node, question] = entry
+        self._set(node, question, entry)
         self._keep(node)
         return entry
 
-    def _scores(self, node: Node) -> ScoreEntry | None:
+    def _entry(self, node: Node, question: Question) -> Entry | None:
         if node in self._spare:
             self._spare.move_to_end(node)
-        if node.scores is None and self._dirty is not None and (dirty := self._dirty.scores.get(node)) is not None:
-            return dirty
-        if self._rows is not None and node.looked < (self._rows.epoch if node.scores is None else self._rows.void):
-            self._look(node)
-        return node.scores
-
-    def _set_scores(self, node: Node, entry: ScoreEntry) -> None:
-        if node.scores is not None:
-            self._count_scores(node.scores, -1)
-        node.scores = entry
-        self._longest = max(self._longest, 1 + len(entry.onward))
-        self._count_scores(entry, 1)
-        self._suffixes.enter(node)
-        if node.pinned:
-            self._held[node] = None
-        else:
-            self._spare[node] = None
-
-    # answers
-
-    def greedy_answer(self, node: Node, question: bytes) -> Answer | None:
-        """The best token for a question that scores cannot decide (S1). A question is a digest of 16 bytes."""
-        with self._lock:
-            return self._answer(node, question)
-
-    def add_greedy_answer(self, node: Node, question: bytes, answer: Answer) -> Answer:
-        """Adds an answer. Returns the one that counts: the first."""
-        with self._lock:
-            return self._add_answer(node, question, answer)
-
-    def sampled_answer(self, node: Node, question: bytes, seed: int, index: int) -> Answer | None:
-        """The token sampled for a question under a seed (S1). The question includes the sampling policy."""
-        with self._lock:
-            return self._answer(node, (question, seed, index))
-
-    def add_sampled_answer(self, node: Node, question: bytes, seed: int, index: int, answer: Answer) -> Answer:
-        """Adds an answer. Returns the one that counts: the first."""
-        with self._lock:
-            return self._add_answer(node, (question, seed, index), answer)
-
-    def _add_answer(self, node: Node, question: Question, answer: Answer) -> Answer:
-        first = self._answer(node, question)
-        if first is not None:
-            return first
-        if self._dirty is not None:
-            self._dirty.answers[node, question] = answer
-        self._set_answer(node, question, answer)
-        self._keep(node)
-        return answer
-
-    def _answer(self, node: Node, question: Question) -> Answer | None:
-        if node in self._spare:
-            self._spare.move_to_end(node)
-        known = None if node.answers is None else node.answers.get(question)
-        if known is None and self._dirty is not None and (dirty := self._dirty.answers.get((node, question))):
+        known = None if node.entries is None else node.entries.get(question)
+        if known is None and self._dirty is not None and (dirty := self._dirty.entries.get((node, question))):
             return dirty
         if self._rows is not None and node.looked < (self._rows.epoch if known is None else self._rows.void):
             self._look(node)
-            known = None if node.answers is None else node.answers.get(question)
+            known = None if node.entries is None else node.entries.get(question)
         return known
 
-    def _set_answer(self, node: Node, question: Question, answer: Answer) -> None:
-        if node.answers is None:
-            node.answers = {}
-        if question in node.answers:
-            self._entry_bytes -= _answer_bytes(node.answers[question])
-        self._entry_bytes += _answer_bytes(answer)
-        node.answers[question] = answer
-        self._longest = max(self._longest, 1 + len(answer.onward))
+    def _set(self, node: Node, question: Question, entry: Entry) -> None:
+        if node.entries is None:
+            node.entries = {}
+        if question in node.entries:
+            self._count_entry(node.entries[question], -1)
+        node.entries[question] = entry
+        self._count_entry(entry, 1)
+        self._longest = max(self._longest, 1 + len(entry.onward))
         self._suffixes.enter(node)
-        if node.pinned:
-            self._held[node] = None
-        else:
-            self._spare[node] = None
+        (self._held if node.pinned else self._spare)[node] = None
 
     # rows: read where memory has nothing, and again after rows were removed
 
@@ -470,7 +417,7 @@ class TokenTree:
         if self._nbytes() > self.max_bytes:
             self._make_room()
         node.pinned -= 1
-        if not node.pinned and (node.scores is not None or node.answers):
+        if not node.pinned and node.entries:
             self._held.pop(node, None)
             self._spare[node] = None
 
@@ -536,30 +483,15 @@ class TokenTree:
                     self._dirty.drop({node})
                 node.looked = self._rows.epoch
             for row in rows:
-                self._take_row(node, row)
-        if self._dirty is not None and (node.scores is not None or node.answers):
-            self._write_again(node, self._dirty, {row.question for row in rows})
-
-    def _take_row(self, node: Node, row: TreeRow) -> None:
-        try:
-            if not row.question:
-                entry = unpacked_scores(row.value, row.vocabulary)
-                if node.scores is None:
-                    self._set_scores(node, entry)
-            else:
-                answer, question = unpacked_answer(row.value), unpacked_question(row.question)
-                if node.answers is None or question not in node.answers:
-                    self._set_answer(node, question, answer)
-        except RowError:
-            return
-
-    def _write_again(self, node: Node, dirty: DirtyEntries, stored: set[bytes]) -> None:
-        """Marks entries that the rows lack as dirty."""
-        if node.scores is not None and b"" not in stored:
-            dirty.scores.setdefault(node, node.scores)
-        for question, answer in (node.answers or {}).items():
-            if packed_question(question) not in stored:
-                dirty.answers.setdefault((node, question), answer)
+                with suppress(RowError):
+                    question, entry = unpacked_row(row)
+                    if node.entries is None or question not in node.entries:
+                        self._set(node, question, entry)
+        if self._dirty is not None and node.entries:
+            stored = {row.question for row in rows}
+            for question, entry in node.entries.items():
+                if packed_question(question) not in stored:
+                    self._dirty.entries.setdefault((node, question), entry)
 
     # entries that no rows have yet
 
@@ -588,19 +520,16 @@ class TokenTree:
         assert self._rows is not None, "there is something to write to"
         with self._lock:
             self._check(dirty)
-            values = [(node, b"", packed_scores(entry)) for node, entry in dirty.scores.items()]
-            values += [
-                (node, packed_question(question), packed_answer(answer))
-                for (node, question), answer in dirty.answers.items()
-            ]
             nodes = set(dirty.nodes)
-            rows = [TreeRow(_path_hash(node), asked, *_way_to(node, nodes), value) for node, asked, value in values]
+            rows = [
+                TreeRow(_path_hash(node), packed_question(question), *_way_to(node, nodes), packed_entry(entry))
+                for (node, question), entry in dirty.entries.items()
+            ]
             for node in nodes:
                 node.looked = self._rows.epoch
-            evicted = [node for node in dirty.scores if node.scores is None]
-            evicted += [node for node, question in dirty.answers if question not in (node.answers or ())]
-            for node in evicted:
-                node.looked = -1  # it is read from the rows when it is asked for
+            for node, question in dirty.entries:
+                if question not in (node.entries or ()):
+                    node.looked = -1  # it was evicted, and is read from the rows when it is asked for
             replaced = [_path_hash(node) for node in dirty.replaced]
             return RowBatch(rows, replaced, max(map(row_length, rows), default=1))
 
@@ -625,7 +554,7 @@ class TokenTree:
         new = fresh.take_dirty()
         own: dict[Node, Node] = {fresh.root: self.root}
         with self._lock:
-            for node in dict.fromkeys(new.nodes):
+            for node in new.nodes:
                 own[node] = self._copied(node, own)
             nodes = {own[node] for node in new.nodes}
             if self._dirty is not None:
@@ -634,10 +563,8 @@ class TokenTree:
             for node in nodes:
                 self._drop(node)
                 node.looked = node.looked if self._rows is None else self._rows.epoch
-            for node, entry in new.scores.items():
-                self._add_scores(own[node], entry)
-            for (node, question), answer in new.answers.items():
-                self._add_answer(own[node], question, answer)
+            for (node, question), entry in new.entries.items():
+                self._add(own[node], question, entry)
 
     def _copied(self, node: Node, own: dict[Node, Node]) -> Node:
         """The node of this tree with the path of another tree's node; `own` are the known ones."""
@@ -666,7 +593,7 @@ class TokenTree:
             if place.pinned > 1:  # all nodes above are pinned too, so a run that moves on pins one node
                 return
             self._spare.pop(place, None)
-            if place.scores is not None or place.answers:
+            if place.entries:
                 self._held[place] = None
             place = place.parent
 
@@ -722,37 +649,28 @@ class TokenTree:
 
     def _shorten(self, node: Node) -> bool:
         """Reduces whole scores to their top-k entry. Returns False if there are none."""
-        entry = node.scores
-        if entry is None or isinstance(entry.scores, TopK):
+        entry = None if node.entries is None else node.entries.get(SCORES)
+        if node.entries is None or not isinstance(entry, ScoreEntry) or not entry.is_whole:
             return False
-        self._count_scores(entry, -1)
-        node.scores = entry = entry._replace(scores=entry.top_k())
-        self._count_scores(entry, 1)
-        if self._dirty is not None and node in self._dirty.scores:
-            self._dirty.scores[node] = entry
+        self._count_entry(entry, -1)
+        node.entries[SCORES] = entry = entry._replace(scores=entry.top_k())
+        self._count_entry(entry, 1)
+        if self._dirty is not None and (node, SCORES) in self._dirty.entries:
+            self._dirty.entries[node, SCORES] = entry
         return True
 
     def _drop(self, node: Node) -> None:
         """Drops the entries of a node from memory."""
-        if node.scores is not None:
-            self._count_scores(node.scores, -1)
-        self._entry_bytes -= sum(map(_answer_bytes, (node.answers or {}).values()))
-        node.scores = node.answers = None
+        for entry in (node.entries or {}).values():
+            self._count_entry(entry, -1)
+        node.entries = None
         node.looked = -1
         self._spare.pop(node, None)
         self._held.pop(node, None)
 
-    def _count_scores(self, entry: ScoreEntry, change: int) -> None:
-        scores = entry.scores
-        if isinstance(scores, Scores):
-            self._whole += change
-            self._entry_bytes += change * (SCORES_BYTES + scores.logprobs.nbytes)
-        else:
-            self._entry_bytes += change * (SCORES_BYTES + scores.ids.nbytes + scores.logprobs.nbytes)
-
-
-def _answer_bytes(answer: Answer) -> int:
-    return ANSWER_BYTES + (0 if answer.outcomes is None else SCORES_BYTES + answer.outcomes.nbytes)
+    def _count_entry(self, entry: Entry, change: int) -> None:
+        self._whole += change * entry.is_whole
+        self._entry_bytes += change * entry.nbytes
 
 
 def _way_to(node: Node, nodes: Set[Node]) -> tuple[int, bytes]:

@@ -151,14 +151,14 @@ class RemoteGenerator:
         stored as the answer to its own question."""
         known: dict[str, Answer] = {}
         for text in () if self._isolated else texts:
-            answer = self.tree.greedy_answer(state.node, _question(text))
+            answer = self.tree.answer(state.node, _question(text))
             if answer is not None:
                 known[text] = answer
         unknown = [text for text in texts if text not in known]
         logprobs = await self.scheduler.score(state.node, unknown, self.ledger)
         for text, logprob in zip(unknown, logprobs, strict=True):
             answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # float32, as in a file
-            known[text] = answer if self._isolated else self.tree.add_greedy_answer(state.node, _question(text), answer)
+            known[text] = answer if self._isolated else self.tree.add_answer(state.node, _question(text), answer)
         return [(known[text],) for text in texts], tuple(known[text].logprob for text in texts)
 
     def insert(self, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace
-from lmql_lite.cache.tokens.nodes import Answer
 from lmql_lite.cache.tokens.recorded import Stored
-from lmql_lite.cache.tokens.rows import TreeRow, packed_answer, packed_question, packed_scores, packed_tokens
+from lmql_lite.cache.tokens.rows import TreeRow, packed_entry, packed_question, packed_tokens
 
 
 def rows_of(known: ModelEntries) -> Iterator[Stored]:
@@ -29,8 +28,8 @@ def rows_of(known: ModelEntries) -> Iterator[Stored]:
         for each in reversed(places):
             assert each.parent is not None, "the root is known"
             hashes[each] = mix(hashes[each.parent], each.token)
-        question = b"" if entry.question is None else packed_question(entry.question)
+        question = packed_question(entry.question)
         value = entry.value
-        data = packed_answer(value) if isinstance(value, Answer) else packed_scores(value)
+        data = packed_entry(value)
         row = TreeRow(hashes[entry.place], question, hashes[above], packed_tokens(way[::-1]), data)
         yield known.model, entry.written, row

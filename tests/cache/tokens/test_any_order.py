@@ -97,8 +97,8 @@ class Crowd:
             if target.scores(node) is None:
                 target.add_scores(node, head(says(model, here, 0)), run=1)
             for question, number in ((QUESTION, 1), (OTHER, 2)):
-                if target.greedy_answer(node, question) is None:
-                    target.add_greedy_answer(node, question, answer(says(model, here, number)))
+                if target.answer(node, question) is None:
+                    target.add_answer(node, question, answer(says(model, here, number)))
         if is_refresh:
             tree.replace_with(target)
         if await trees.save(model, f"model {model}", VOCABULARY):
@@ -113,14 +113,14 @@ class Crowd:
                 node = at(tree, *path)
                 assert said(tree, *path) in (None, says(model, path, 0))
                 for question, number in ((QUESTION, 1), (OTHER, 2)):
-                    verdict = tree.greedy_answer(node, question)
+                    verdict = tree.answer(node, question)
                     assert verdict is None or verdict.token == says(model, path, number)
 
     def knows_all_kept(self, trees: ModelTrees) -> bool:
         for model, path in self.kept:
             tree = trees.tree(model)
             known = [said(tree, *path[:end]) is not None for end in range(len(path) + 1)]
-            if not all(known) or tree.greedy_answer(at(tree, *path), QUESTION) is None:
+            if not all(known) or tree.answer(at(tree, *path), QUESTION) is None:
                 return False
         return True
 

@@ -17,7 +17,7 @@ def grown(*paths: Sequence[int]) -> TokenTree:
     """A tree of texts that runs had."""
     tree = TokenTree()
     for path in paths:
-        tree.add_greedy_answer(at(tree, path), bytes(16), Answer(1, 0.0, 1))
+        tree.add_answer(at(tree, path), bytes(16), Answer(1, 0.0, 1))
     return tree
 
 

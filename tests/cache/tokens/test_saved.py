@@ -20,20 +20,20 @@ def test_what_memory_has_no_room_for_is_read_from_what_was_written() -> None:
         for token in range(20):
             node = tree.extend(tree.root, token)
             tree.add_scores(node, head(token), run=1)
-            tree.add_greedy_answer(node, QUESTION, answer(token))
-            tree.add_sampled_answer(node, QUESTION, 2**64 - 1, 2**32 - 1, answer(token + 1))
+            tree.add_answer(node, QUESTION, answer(token))
+            tree.add_answer(node, (QUESTION, 2**64 - 1, 2**32 - 1), answer(token + 1))
         await one.save()
         del node
         assert tree.nbytes < 12_000
         for token in range(20):
             node = tree.extend(tree.root, token)
             assert said(tree, token) == token
-            assert (tree.greedy_answer(node, QUESTION) or answer(0))[:2] == (token, -2.0)
-            assert (tree.sampled_answer(node, QUESTION, 2**64 - 1, 2**32 - 1) or answer(0)).token == token + 1
-            assert tree.sampled_answer(node, QUESTION, 2**64 - 2, 2**32 - 1) is tree.greedy_answer(node, OTHER) is None
+            assert (tree.answer(node, QUESTION) or answer(0))[:2] == (token, -2.0)
+            assert (tree.answer(node, (QUESTION, 2**64 - 1, 2**32 - 1)) or answer(0)).token == token + 1
+            assert tree.answer(node, (QUESTION, 2**64 - 2, 2**32 - 1)) is tree.answer(node, OTHER) is None
         for token in range(20):  # it is known: nothing to write
             tree.add_scores(tree.extend(tree.root, token), head(9), run=2)
-            tree.add_greedy_answer(tree.extend(tree.root, token), QUESTION, answer(9))
+            tree.add_answer(tree.extend(tree.root, token), QUESTION, answer(9))
         assert not tree.is_dirty
 
     processes(1, work, max_bytes=1)
@@ -43,8 +43,8 @@ def test_of_answers_to_one_question_the_first_counts_S6() -> None:
     async def work(one: Process, other: Process) -> None:
         for process, token in ((one, 1), (other, 2)):
             process.tree.add_scores(process.tree.root, head(token), run=1)
-            process.tree.add_greedy_answer(process.tree.root, QUESTION, answer(token))
-            process.tree.add_greedy_answer(process.tree.root, bytes([token]) * 16, answer(token))
+            process.tree.add_answer(process.tree.root, QUESTION, answer(token))
+            process.tree.add_answer(process.tree.root, bytes([token]) * 16, answer(token))
         await one.save()
         await other.save()
 
@@ -53,9 +53,9 @@ def test_of_answers_to_one_question_the_first_counts_S6() -> None:
     async def look(reader: Process) -> None:
         await reader.trees.follow()
         tree = reader.tree
-        assert said(tree) == 1 and tree.greedy_answer(tree.root, QUESTION) == Answer(1, -2.0, 0)
+        assert said(tree) == 1 and tree.answer(tree.root, QUESTION) == Answer(1, -2.0, 0)
         for token in (1, 2):
-            assert tree.greedy_answer(tree.root, bytes([token]) * 16) == Answer(token, -2.0, 0)
+            assert tree.answer(tree.root, bytes([token]) * 16) == Answer(token, -2.0, 0)
 
     processes(1, look)
 
@@ -64,12 +64,12 @@ def test_what_replaces_takes_heads_and_answers_at_its_nodes_and_leaves_all_other
     def learn(tree: TokenTree, token: int) -> None:
         for path in ((), (1,)):
             tree.add_scores(at(tree, *path), head(token), run=1)
-            tree.add_greedy_answer(at(tree, *path), QUESTION, answer(token))
+            tree.add_answer(at(tree, *path), QUESTION, answer(token))
 
     async def work(one: Process, reader: Process, late: Process) -> None:
         learn(one.tree, 10)
-        one.tree.add_sampled_answer(one.tree.root, OTHER, 1, 0, answer(10))
-        one.tree.add_greedy_answer(at(one.tree, 1), OTHER, answer(10))
+        one.tree.add_answer(one.tree.root, (OTHER, 1, 0), answer(10))
+        one.tree.add_answer(at(one.tree, 1), OTHER, answer(10))
         await one.save()
         await reader.trees.follow()
         reader.tree.add_scores(at(reader.tree, 1, 2), head(30), run=1)
@@ -78,7 +78,7 @@ def test_what_replaces_takes_heads_and_answers_at_its_nodes_and_leaves_all_other
             at(fresh, 9, 9)  # nodes have other numbers there
             fresh.add_scores(fresh.root, head(20), run=2)
             fresh.add_scores(at(fresh, 3), head(21), run=2)
-            fresh.add_sampled_answer(fresh.root, QUESTION, 1, 0, answer(22))
+            fresh.add_answer(fresh.root, (QUESTION, 1, 0), answer(22))
 
         one.clock.now = 5_000
         await one.refresh(again)
@@ -93,10 +93,10 @@ def test_what_replaces_takes_heads_and_answers_at_its_nodes_and_leaves_all_other
 
     def check(tree: TokenTree, stage: str) -> None:
         assert said(tree) == 20 and said(tree, 3) == 21, stage
-        assert tree.greedy_answer(tree.root, QUESTION) is None, "it belonged to scores that are replaced"
-        assert tree.sampled_answer(tree.root, OTHER, 1, 0) is None, stage
-        assert (tree.sampled_answer(tree.root, QUESTION, 1, 0) or answer(0)).token == 22, stage
-        assert said(tree, 1) == 10 and tree.greedy_answer(at(tree, 1), OTHER) is not None, stage
+        assert tree.answer(tree.root, QUESTION) is None, "it belonged to scores that are replaced"
+        assert tree.answer(tree.root, (OTHER, 1, 0)) is None, stage
+        assert (tree.answer(tree.root, (QUESTION, 1, 0)) or answer(0)).token == 22, stage
+        assert said(tree, 1) == 10 and tree.answer(at(tree, 1), OTHER) is not None, stage
 
     processes(3, work)
 
@@ -105,17 +105,17 @@ def test_answers_are_replaced_in_a_file_that_holds_nothing_else() -> None:
     """As that of a server is which is always held to conditions: verdicts, and no scores (S1)."""
 
     async def work(one: Process, reader: Process) -> None:
-        one.tree.add_greedy_answer(at(one.tree, 1), QUESTION, answer(10))
-        one.tree.add_sampled_answer(at(one.tree, 1), OTHER, 1, 0, answer(10))
+        one.tree.add_answer(at(one.tree, 1), QUESTION, answer(10))
+        one.tree.add_answer(at(one.tree, 1), (OTHER, 1, 0), answer(10))
         await one.save()
         await reader.trees.follow()
-        assert (reader.tree.greedy_answer(at(reader.tree, 1), QUESTION) or answer(0)).token == 10
-        await one.refresh(lambda fresh: fresh.add_greedy_answer(at(fresh, 1), QUESTION, answer(20)))
+        assert (reader.tree.answer(at(reader.tree, 1), QUESTION) or answer(0)).token == 10
+        await one.refresh(lambda fresh: fresh.add_answer(at(fresh, 1), QUESTION, answer(20)))
         await one.save()
         await reader.trees.follow()
         for process in (one, reader):
-            assert (process.tree.greedy_answer(at(process.tree, 1), QUESTION) or answer(0)).token == 20
-            assert process.tree.sampled_answer(at(process.tree, 1), OTHER, 1, 0) is None
+            assert (process.tree.answer(at(process.tree, 1), QUESTION) or answer(0)).token == 20
+            assert process.tree.answer(at(process.tree, 1), (OTHER, 1, 0)) is None
 
     processes(2, work)
 
@@ -125,14 +125,14 @@ def test_what_is_learned_after_a_replacement_is_kept_beside_it() -> None:
         one.tree.add_scores(one.tree.root, head(1), run=1)
         await one.save()
         await one.refresh(lambda fresh: fresh.add_scores(fresh.root, head(2), run=2))
-        one.tree.add_greedy_answer(one.tree.root, QUESTION, answer(3))  # before it is written
+        one.tree.add_answer(one.tree.root, QUESTION, answer(3))  # before it is written
         await one.save()
-        one.tree.add_greedy_answer(one.tree.root, OTHER, answer(4))
+        one.tree.add_answer(one.tree.root, OTHER, answer(4))
         await one.save()
         await other.trees.follow()
         tree = other.tree
         assert said(tree) == 2
-        assert (tree.greedy_answer(tree.root, QUESTION), tree.greedy_answer(tree.root, OTHER)) == (
+        assert (tree.answer(tree.root, QUESTION), tree.answer(tree.root, OTHER)) == (
             Answer(3, -2.0, 0),
             Answer(4, -2.0, 0),
         )
@@ -148,7 +148,7 @@ def test_what_somebody_elses_replacement_made_old_is_not_written_any_more(order:
         one.tree.add_scores(one.tree.root, head(1), run=1)
         await one.save()
         await other.trees.follow()
-        other.tree.add_greedy_answer(other.tree.root, QUESTION, answer(1))
+        other.tree.add_answer(other.tree.root, QUESTION, answer(1))
         other.tree.add_scores(at(other.tree, 5), head(5), run=1)
         await one.refresh(lambda fresh: fresh.add_scores(fresh.root, head(2), run=2))
         await one.save()
@@ -158,7 +158,7 @@ def test_what_somebody_elses_replacement_made_old_is_not_written_any_more(order:
         await late.trees.follow()
         for tree in (other.tree, late.tree):
             assert said(tree) == 2 and said(tree, 5) == 5
-            assert tree.greedy_answer(tree.root, QUESTION) is None
+            assert tree.answer(tree.root, QUESTION) is None
 
     processes(3, work)
 
@@ -192,7 +192,7 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
 
             def learn(fresh: TokenTree, token: int = token) -> None:
                 fresh.add_scores(at(fresh, 5), head(token), run=2)
-                fresh.add_greedy_answer(at(fresh, 5), QUESTION, answer(token))
+                fresh.add_answer(at(fresh, 5), QUESTION, answer(token))
 
             await process.refresh(learn)
         await other.save()
@@ -200,7 +200,7 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
         await one.save()
         one.tree.add_scores(at(one.tree, 6), head(9), run=3)  # room is made
         assert said(one.tree, 5) == 2
-        assert one.tree.greedy_answer(at(one.tree, 5), QUESTION) == Answer(2, -2.0, 0)
+        assert one.tree.answer(at(one.tree, 5), QUESTION) == Answer(2, -2.0, 0)
 
     processes(2, work, max_bytes=1)
 
@@ -211,14 +211,14 @@ def test_ones_own_replacement_counts_more_than_what_came_while_it_was_not_writte
 def learn(tree: TokenTree, token: int, *path: int) -> None:
     node = at(tree, *path)
     tree.add_scores(node, head(token), run=1)
-    tree.add_greedy_answer(node, QUESTION, answer(token))
-    tree.add_sampled_answer(node, QUESTION, 5, 0, answer(token + 1))
+    tree.add_answer(node, QUESTION, answer(token))
+    tree.add_answer(node, (QUESTION, 5, 0), answer(token + 1))
 
 
 def knows(tree: TokenTree, token: int, *path: int) -> bool:
     """All that `learn` teaches."""
     node = at(tree, *path)
-    greedy, drawn = tree.greedy_answer(node, QUESTION), tree.sampled_answer(node, QUESTION, 5, 0)
+    greedy, drawn = tree.answer(node, QUESTION), tree.answer(node, (QUESTION, 5, 0))
     return (said(tree, *path), greedy and greedy.token, drawn and drawn.token) == (token, token, token + 1)
 
 
@@ -264,17 +264,17 @@ def test_what_was_replaced_before_a_file_was_compacted_is_not_read_any_more(aske
         await one.save()
         await reader.trees.follow()
         assert knows(reader.tree, 1, 1) and knows(reader.tree, 2, 1, 2)
-        one.tree.add_greedy_answer(at(one.tree, 1), OTHER, answer(1))  # not written yet, and rests on what is replaced
+        one.tree.add_answer(at(one.tree, 1), OTHER, answer(1))  # not written yet, and rests on what is replaced
 
         def again(fresh: TokenTree) -> None:
             if asked == "scores":
                 fresh.add_scores(at(fresh, 1), head(20), run=2)
             else:
-                fresh.add_greedy_answer(at(fresh, 1), QUESTION, answer(20))
+                fresh.add_answer(at(fresh, 1), QUESTION, answer(20))
 
         await other.refresh(again)
         await other.save()
-        other.tree.add_sampled_answer(at(other.tree, 1), QUESTION, 7, 0, answer(21))
+        other.tree.add_answer(at(other.tree, 1), (QUESTION, 7, 0), answer(21))
         await other.save()
         for _ in range(2):
             compacted(FILE)
@@ -282,11 +282,11 @@ def test_what_was_replaced_before_a_file_was_compacted_is_not_read_any_more(aske
         for process in (one, reader, late):
             await process.trees.follow()
             tree, node = process.tree, at(process.tree, 1)
-            verdict = tree.greedy_answer(node, QUESTION)
+            verdict = tree.answer(node, QUESTION)
             assert said(tree, 1) == (20 if asked == "scores" else None)
             assert (verdict and verdict.token) == (None if asked == "scores" else 20)
-            assert tree.greedy_answer(node, OTHER) is None and tree.sampled_answer(node, QUESTION, 5, 0) is None
-            draw = tree.sampled_answer(node, QUESTION, 7, 0)
+            assert tree.answer(node, OTHER) is None and tree.answer(node, (QUESTION, 5, 0)) is None
+            draw = tree.answer(node, (QUESTION, 7, 0))
             assert draw is not None and draw.token == 21
             assert knows(tree, 2, 1, 2)
 

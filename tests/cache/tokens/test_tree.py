@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from lmql_lite.cache.tokens.bytes import ByteTree, CacheKey
 from lmql_lite.cache.tokens.drafts import SUFFIX_BYTES
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
+from lmql_lite.cache.tokens.nodes import SCORES_BYTES, Answer, Node, ScoreEntry
 from lmql_lite.cache.tokens.scores import Scores, TopK
-from lmql_lite.cache.tokens.tree import NODE_BYTES, SCORES_BYTES, TokenTree
+from lmql_lite.cache.tokens.tree import NODE_BYTES, TokenTree
 
 VOCABULARY = 1000
 ROW = SCORES_BYTES + 4 * VOCABULARY
@@ -134,13 +134,13 @@ def test_the_first_fact_written_stays_S6() -> None:
     assert tree.add_scores(tree.root, row(2).top_k(), run=2) == ScoreEntry(kept, 1)
     first, second = Answer(7, -0.5, 1), Answer(8, -1.5, 2)
     node = tree.extend(tree.root, 3)
-    assert tree.add_greedy_answer(node, QUESTION, first) == first
-    assert tree.add_greedy_answer(node, QUESTION, second) == first
-    assert tree.greedy_answer(node, bytes(16)) is None
-    assert tree.add_sampled_answer(node, QUESTION, 7, 0, second) == second
-    assert tree.add_sampled_answer(node, QUESTION, 7, 0, first) == second
-    assert tree.sampled_answer(node, QUESTION, 7, 1) is None
-    assert tree.greedy_answer(node, QUESTION) == first
+    assert tree.add_answer(node, QUESTION, first) == first
+    assert tree.add_answer(node, QUESTION, second) == first
+    assert tree.answer(node, bytes(16)) is None
+    assert tree.add_answer(node, (QUESTION, 7, 0), second) == second
+    assert tree.add_answer(node, (QUESTION, 7, 0), first) == second
+    assert tree.answer(node, (QUESTION, 7, 1)) is None
+    assert tree.answer(node, QUESTION) == first
 
 
 # eviction
@@ -206,7 +206,7 @@ def test_many_threads_grow_one_tree_S28() -> None:
     assert len(tree) == 1 + 50 + 1500
     assert all(tree.path(node) == (number % 50, number) for number, node in enumerate(found[0]))
     assert tree.nbytes <= tree.max_bytes
-    assert len(tree.take_dirty().scores) == 1500
+    assert len(tree.take_dirty().entries) == 1500
 
 
 def test_threads_that_grow_a_tree_without_room_stand_where_they_think_S28() -> None:
@@ -237,7 +237,7 @@ def scored(tree: TokenTree, node: Node, random: np.random.Generator) -> None:
 
 def answered(tree: TokenTree, node: Node, _: np.random.Generator) -> None:
     number = node.number
-    tree.add_sampled_answer(node, number.to_bytes(16, "little"), number << 40, 0, Answer(number, float(number), number))
+    tree.add_answer(node, (number.to_bytes(16, "little"), number << 40, 0), Answer(number, float(number), number))
 
 
 @pytest.mark.parametrize("add", [scored, answered])
