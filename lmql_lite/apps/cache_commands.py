@@ -81,7 +81,7 @@ def _write_totals(folder: Path, as_json: bool) -> None:
     """Writes the number and bytes of the pages of attention keys and values, and of the encoder cache's entries."""
     from lmql_lite.cache.encoder import model_of
     from lmql_lite.cache.kv.pages import KVError, KVKey
-    from lmql_lite.store.disk_tier import DiskTier
+    from lmql_lite.store.disk import DiskTier
 
     def page_of(text: str) -> tuple[str, str] | None:
         try:

@@ -85,7 +85,7 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
     from lmql_lite.data.job import continued, default_folder
     from lmql_lite.data.report import report_of
     from lmql_lite.data.run import evaluate
-    from lmql_lite.store.atomic_file import replace_file
+    from lmql_lite.store.files import replace_file
 
     options = EvalOptions(**given)
     as_json = options.form == "json"

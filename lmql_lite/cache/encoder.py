@@ -22,7 +22,7 @@ from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.cache.kv.layout import as_bits
 from lmql_lite.cache.kv.pages import LMCACHE_DTYPES, KVError, dtype_name
 from lmql_lite.cache.tensor_bytes import TensorBits, decode_tensors, encode_tensors
-from lmql_lite.store.contract import Buffer, Notices, TierCounts
+from lmql_lite.store.tier import Buffer, Notices, TierCounts
 from lmql_lite.store.tiered import Tiered
 
 if TYPE_CHECKING:

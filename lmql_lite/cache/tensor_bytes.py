@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.store.contract import Buffer
+from lmql_lite.store.tier import Buffer
 
 Bits: TypeAlias = NDArray[Any]
 """Tensor as unsigned integers of the same item size, since numpy has no bfloat16 and a cache only moves bits."""

@@ -19,10 +19,9 @@ from typing import Any
 from lmql_lite.data.job import Scoring, continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
-from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
-from lmql_lite.store.file_lock import try_lock
+from lmql_lite.store.files import TEMPORARY_PREFIX, replace_file, try_lock
+from lmql_lite.store.flight import ended
 from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, line_of, opening, read_lines
-from lmql_lite.store.single_flight import ended
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
 RUNNING, FINISHED = "running", "finished"

@@ -17,7 +17,7 @@ from lmql_lite.data.folder import facts_of, last_attempts
 from lmql_lite.data.metrics import answer_of
 from lmql_lite.data.report import COUNTED_AS, compare, is_wrong, report_in
 from lmql_lite.html import bundle, ledger, page, run_view, shown
-from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.files import replace_file
 
 MAX_ROWS = 2_000
 """Rows on a page: the first of those that are wrong or changed, and then others."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lmql_lite.data.metrics import answer_of
 from lmql_lite.errors import InputError
-from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.files import replace_file
 
 Kind = Literal["csv", "parquet"]
 Records = Sequence[Mapping[str, Any]]

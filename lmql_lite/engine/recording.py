@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace, read_file, stored_rows
-from lmql_lite.cache.tokens.recorded import RecordedRows, Stored, line_of_row, read_recording
+from lmql_lite.cache.tokens.recorded import RecordedRows, line_of_row, read_recording
+from lmql_lite.cache.tokens.rows import Stored
 from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
 from lmql_lite.cache.tokens.tree import MAX_BYTES, TokenTree
 from lmql_lite.cache.tokens.trees import ModelTrees

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lmql_lite.errors import ModelError
-from lmql_lite.store.atomic_file import replace_file
+from lmql_lite.store.files import replace_file
 
 PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Patterns of the files in a model's folder that its scores depend on."""

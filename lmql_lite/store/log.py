@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lmql_lite.errors import CacheError
-from lmql_lite.store.atomic_file import replace_file, sync_folder
-from lmql_lite.store.file_lock import try_lock
+from lmql_lite.store.files import replace_file, sync_folder, try_lock
 
 Item = TypeVar("Item")
 SCHEMA = 1

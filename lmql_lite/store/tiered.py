@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeAlias
 
-from lmql_lite.store.contract import Buffer, Notices, Store, TierCounts
-from lmql_lite.store.single_flight import SingleFlight
+from lmql_lite.store.flight import SingleFlight
+from lmql_lite.store.tier import Buffer, Notices, Store, TierCounts
 
 Found: TypeAlias = "tuple[Buffer, str] | None"
 """Value and the name of the tier that had it; None for a miss."""

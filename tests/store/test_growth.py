@@ -15,10 +15,9 @@ import pytest
 
 from lmql_lite.cache.kv.layout import token_ids
 from lmql_lite.cache.kv.pages import KVIndex, place_tags
-from lmql_lite.store.contract import MAX_GROUP
-from lmql_lite.store.disk_tier import DiskTier
-from lmql_lite.store.memory_tier import MemoryTier
-from lmql_lite.store.redis_tier import RedisTier
+from lmql_lite.store.disk import DiskTier
+from lmql_lite.store.redis import RedisTier
+from lmql_lite.store.tier import MAX_GROUP, MemoryTier
 from tests.store.redis_server import RedisServer
 
 FEW, MANY = 100, 3_000

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.errors import CacheError
+from lmql_lite.store.flight import ended
 from lmql_lite.store.log import SCHEMA, ForeignFile, GroupCommit, LogWriter, line_of, opening, read_lines, rewrite
-from lmql_lite.store.single_flight import ended
 
 
 def attempt(number: int) -> bytes:

@@ -17,10 +17,9 @@ from typing import Any
 from lmql_lite.cache.kv.layout import TOKEN_AXIS
 from lmql_lite.cache.kv.pages import KVError, dtype_name
 from lmql_lite.errors import did_you_mean
-from lmql_lite.store.contract import Store
-from lmql_lite.store.disk_tier import DiskTier
-from lmql_lite.store.memory_tier import MemoryTier
-from lmql_lite.store.redis_tier import RedisTier
+from lmql_lite.store.disk import DiskTier
+from lmql_lite.store.redis import RedisTier
+from lmql_lite.store.tier import MemoryTier, Store
 from lmql_lite.store.tiered import Tiered
 
 _GIB = 1 << 30

@@ -42,7 +42,7 @@ from lmql_lite.cache.kv.pages import (
     prefix_hashes,
     shared_tokens,
 )
-from lmql_lite.store.contract import Buffer, Notices, TierCounts
+from lmql_lite.store.tier import Buffer, Notices, TierCounts
 from lmql_lite.store.tiered import Tiered
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lmql_lite.cache.tensor_bytes import Bits, TensorBits, decode_tensors, encode_tensors, read_header
 from lmql_lite.errors import CacheError
-from lmql_lite.store.contract import Buffer, Store, group_of
+from lmql_lite.store.tier import Buffer, Store, group_of
 
 Tokens: TypeAlias = NDArray[np.int64]
 

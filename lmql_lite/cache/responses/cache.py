@@ -26,8 +26,8 @@ from lmql_lite.cache.responses.runs import RUNS, done_mark, log_of_rank, root_fo
 from lmql_lite.cache.responses.store import ResponseStore, StoreFiles, Write
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
+from lmql_lite.store.flight import SingleFlight, ended
 from lmql_lite.store.log import RESPONSE, SCHEMA, line_of
-from lmql_lite.store.single_flight import SingleFlight, ended
 
 LINES_PER_GROUP = 256
 GROUPS_AHEAD = 16

@@ -21,7 +21,7 @@ from lmql_lite.cache.responses.keys import model_hash
 from lmql_lite.cache.responses.runs import RUNS, ModelFolder, await_ranks, done_mark
 from lmql_lite.cache.responses.store import ResponseStore, StoreFiles
 from lmql_lite.errors import CacheError
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.files import lock_file
 from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
 
 OnConflict = Literal["first", "newest", "error"]

@@ -24,7 +24,7 @@ from lmql_lite.cache.responses.index import (
 )
 from lmql_lite.cache.responses.runs import ModelFolder
 from lmql_lite.errors import CacheError
-from lmql_lite.store.database import is_on_network
+from lmql_lite.store.files import is_on_network
 from lmql_lite.store.log import (
     SUFFIX,
     ForeignFile,

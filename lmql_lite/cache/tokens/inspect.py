@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Entry, Question
-from lmql_lite.cache.tokens.recorded import Stored, is_recording, read_recording
+from lmql_lite.cache.tokens.recorded import is_recording, read_recording
 from lmql_lite.cache.tokens.rows import (
     ModelName,
     RowError,
+    Stored,
     TreeRow,
     row_length,
     unpacked_row,

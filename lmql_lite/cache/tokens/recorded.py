@@ -21,9 +21,10 @@ from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
 from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.rows import (
     VOCABULARY,
-    Epochs,
     ModelName,
     RowBatch,
+    Rows,
+    Stored,
     TreeRow,
     packed_answer,
     packed_question,
@@ -40,8 +41,6 @@ from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spel
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import SCHEMA, LogWriter, line_of, read_lines
 
-Stored = tuple[ModelName, int, TreeRow]
-"""A row with its model and its time of writing in Unix seconds, 0 if not known."""
 SUFFIX = ".jsonl"
 SHOWN = 40
 """Maximum number of tokens, and of characters, before an entry that its line shows."""
@@ -160,7 +159,7 @@ def _number(value: float | None) -> float:
     return -math.inf if value is None else float(value)
 
 
-class RecordedRows(Epochs):
+class RecordedRows(Rows):
     """Rows of a recording in memory, for the trees of a test. With a `log` new rows are appended to it.
 
     `vocabularies` has those of the models that ran, by fingerprint, for the text in new lines. Nothing is refreshed
@@ -200,25 +199,18 @@ class RecordedRows(Epochs):
             self._log.close()
 
     def longest(self, fingerprint: str) -> int:
-        """The largest number of tokens in a row of a model; 1 if it has none."""
         return self._longest.get(fingerprint, 1)
 
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
-        """The rows at places."""
         known = self._rows.get(fingerprint, {})
         return [row for place in places for row in known.get(place, ())]
 
-    def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The place and the tokens from there to the next row, for the rows below places, oldest first."""
-        wanted = set(places)
-        return [(row.parent, row.tokens) for row in self._all(fingerprint) if row.parent in wanted]
-
     def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        """The rows of a model that were written last, oldest first."""
-        return [*self._all(fingerprint)][-most:]
+        return [row for here in self._rows.get(fingerprint, {}).values() for row in here][-most:]
 
-    def _all(self, fingerprint: str) -> Iterator[TreeRow]:
-        return (row for here in self._rows.get(fingerprint, {}).values() for row in here)
+    def stored(self) -> Iterator[Stored]:
+        for fingerprint, model in self._models.items():
+            yield from ((model, 0, row) for here in self._rows[fingerprint].values() for row in here)
 
     def write(self, model: ModelName, batch: Callable[[], RowBatch], *, clock: Callable[[], float] = time.time) -> bool:
         """Appends the rows of a batch. Returns True when the file has them; otherwise there is a notice. Lines have no

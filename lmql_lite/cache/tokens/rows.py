@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import struct
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -19,6 +21,7 @@ import numpy as np
 from lmql_lite.cache.tokens.nodes import SCORES, Answer, Entry, Question, ScoreEntry
 from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.scores import TopK
+from lmql_lite.errors import CacheError
 
 MAX_PIECE = 64
 """Maximum number of bytes in one entry: a longer token of a server has several. Bounds the look back (S11)."""
@@ -224,8 +227,12 @@ class RowBatch(NamedTuple):
     longest: int
 
 
-class Epochs:
-    """Changes of rows outside memory, as one process sees them.
+Stored = tuple[ModelName, int, TreeRow]
+"""A row with its model and its time of writing in Unix seconds, 0 if not known."""
+
+
+class Rows(ABC):
+    """Rows of entries outside memory, of a file, a recording or a server, as one process sees them.
 
     `epoch` grows when others wrote rows, and `void` is the epoch in which rows were last removed. `refreshed` of an
     epoch is the number of the last refresh that a reader in that epoch had to know.
@@ -244,3 +251,26 @@ class Epochs:
         if is_void:
             self.void = self.epoch
         self._refreshed.append(refreshed)
+
+    @abstractmethod
+    def longest(self, fingerprint: str) -> int:
+        """The largest number of tokens in a row of a model; 1 if it has none."""
+
+    @abstractmethod
+    def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
+        """The rows at places. Damaged ones are left out."""
+
+    @abstractmethod
+    def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
+        """The rows of a model that were written last, oldest first."""
+
+    @abstractmethod
+    def stored(self) -> Iterator[Stored]:
+        """All rows, oldest first. Damaged ones are left out. Raises CacheError if they cannot be read."""
+
+    def onward(self, fingerprint: str, places: Set[int]) -> list[tuple[int, bytes]]:
+        """The place and the tokens from there to the next row, for the rows below places. Reads all rows."""
+        with suppress(CacheError):
+            rows = (row for model, _, row in self.stored() if model.fingerprint == fingerprint)
+            return [(row.parent, row.tokens) for row in rows if row.parent in places]
+        return []

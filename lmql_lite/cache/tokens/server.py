@@ -23,9 +23,9 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tokens.rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow
+from lmql_lite.cache.tokens.rows import GENERATION, ModelName, RowBatch, Rows, Stored, TreeRow
 from lmql_lite.errors import CacheError
-from lmql_lite.store.redis_connection import RedisConnection
+from lmql_lite.store.redis import RedisConnection
 
 _URL = re.compile(r"((?:redis|rediss|valkey|valkeys)://(?:[^/@]*@)?[^/@:]+(?::\d+)?)/([A-Za-z0-9_.-]+)")
 _TIMEOUT_SECONDS = 0.5
@@ -109,7 +109,7 @@ def is_redis_url(path: object) -> bool:
     return isinstance(path, str) and path.startswith(("redis://", "rediss://", "valkey://", "valkeys://"))
 
 
-class TreeServer(Epochs):
+class TreeServer(Rows):
     """Reader and writer of the rows on a server, with the methods of `TreeFile`.
 
     Raises CacheError for a URL without a name of the rows, for `durable`, which a server cannot guarantee, and if the
@@ -160,12 +160,10 @@ class TreeServer(Epochs):
                 self.begin(self._generation + int(values[2] or 0), is_void=before != version)
 
     def longest(self, fingerprint: str) -> int:
-        """The largest number of tokens in a row of a model; 1 if it has none."""
         known = self._models.get(fingerprint)
         return 1 if known is None else known[1]
 
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
-        """The rows at places, in one round trip. Damaged ones are left out."""
         known = self._models.get(fingerprint)
         if known is None:
             return []
@@ -186,12 +184,6 @@ class TreeServer(Epochs):
                     self._ahead.popitem(last=False)
         with self._guard:
             return [row for key in keys for row in self._ahead.get(key, ())]
-
-    def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The place and the tokens from there to the next row, for the rows below places. Reads all rows."""
-        wanted = set(places)
-        rows = (row for model, _, row in self.stored() if model.fingerprint == fingerprint)
-        return [(row.parent, row.tokens) for row in rows if row.parent in wanted]
 
     def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
         """No rows: a server does not keep their order."""
@@ -234,8 +226,7 @@ class TreeServer(Epochs):
                     self._ahead.pop(key, None)
         return run is not None
 
-    def stored(self) -> Iterator[tuple[ModelName, int, TreeRow]]:
-        """All rows, with their models and times. Raises CacheError if the server does not answer or has none."""
+    def stored(self) -> Iterator[Stored]:
         models, sizes = self._asked(
             lambda pipeline: (pipeline.hgetall(f"{self._prefix}model"), pipeline.hkeys(f"{self._prefix}sizes")), 2
         )

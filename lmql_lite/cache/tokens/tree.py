@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
 
 from lmql_lite.cache.tokens.drafts import SUFFIX_BYTES, DraftLengths, Suffixes
 from lmql_lite.cache.tokens.draws import mix
@@ -18,6 +17,7 @@ from lmql_lite.cache.tokens.rows import (
     MAX_PIECE,
     RowBatch,
     RowError,
+    Rows,
     TreeRow,
     packed_entry,
     packed_question,
@@ -84,23 +84,6 @@ class DirtyEntries:
         self.drop(newer.replaced)
         new = {asked: entry for asked, entry in newer.entries.items() if asked not in self.entries}
         return DirtyEntries(self.entries | new, self.replaced | newer.replaced, self.since)
-
-
-class Rows(Protocol):
-    """Rows of entries outside memory: of a file or of a server."""
-
-    epoch: int
-    void: int
-
-    def refreshed(self, epoch: int) -> int: ...
-
-    def longest(self, fingerprint: str) -> int: ...
-
-    def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]: ...
-
-    def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]: ...
-
-    def latest(self, fingerprint: str, most: int) -> list[TreeRow]: ...
 
 
 class TokenTree:
@@ -233,7 +216,7 @@ class TokenTree:
             return Difference((), path[0] if path else None, ())
         places = {_path_hash(each): depth for depth, each in enumerate(reversed([*self.nodes_to(node), self.root]))}
         with self._lock:
-            onward = self._rows.onward(self.fingerprint, list(places))
+            onward = self._rows.onward(self.fingerprint, places.keys())
         depth, stored = 0, dict[int, None]()
         for place, tokens in onward:
             way = (*path[: places[place]], *unpacked_tokens(tokens))

@@ -16,9 +16,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tokens.rows import GENERATION, Epochs, ModelName, RowBatch, TreeRow, signed, unsigned
+from lmql_lite.cache.tokens.rows import GENERATION, ModelName, RowBatch, Rows, Stored, TreeRow, signed, unsigned
 from lmql_lite.errors import CacheError
-from lmql_lite.store.database import COMPANIONS, is_on_network, set_aside
+from lmql_lite.store.files import COMPANIONS, is_on_network, set_aside
 
 APPLICATION = int.from_bytes(b"lqtk")
 VERSION = 3
@@ -58,7 +58,7 @@ _ADD = """INSERT OR IGNORE INTO entry (model, place, question, parent, tokens, r
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
-class TreeFile(Epochs):
+class TreeFile(Rows):
     """Reader and writer of one file. `follow` and `write` belong to one thread at a time; `rows` may be called on any.
 
     These raise a CacheError and are not changed: a file that is not a `.tokens` file or has another format; a
@@ -301,12 +301,10 @@ class TreeFile(Epochs):
         self.begin(self._generation + refreshed, is_void=is_void)
 
     def longest(self, fingerprint: str) -> int:
-        """The largest number of tokens in a row of a model; 1 if it has none."""
         found = self._models.get(fingerprint)
         return 1 if found is None else found[2]
 
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
-        """The rows at places. Damaged ones are left out."""
         try:
             with self._guard:
                 if self._reader is None or self._process != os.getpid():
@@ -327,18 +325,7 @@ class TreeFile(Epochs):
         rows = (self._row(model[1], each) for each in found)
         return [row for row in rows if row is not None and row.place in wanted]
 
-    def onward(self, fingerprint: str, places: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The place and the tokens from there to the next row, for the rows below places, oldest first. Reads the whole
-        file."""
-        wanted = {signed(place) for place in places}
-        with self._guard, suppress(sqlite3.Error):
-            if self._reader is not None and (model := self._model(self._reader, fingerprint)) is not None:
-                rows = self._reader.execute("SELECT parent, tokens FROM entry WHERE model = ? ORDER BY id", (model[0],))
-                return [(unsigned(parent), tokens) for parent, tokens in rows if parent in wanted]
-        return []
-
     def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        """The rows of a model that were written last, oldest first."""
         with self._guard, suppress(sqlite3.Error):
             if self._reader is not None and (model := self._model(self._reader, fingerprint)) is not None:
                 found = self._reader.execute(f"{_EVERY} WHERE model = ? ORDER BY id DESC LIMIT ?", (model[0], most))
@@ -346,20 +333,24 @@ class TreeFile(Epochs):
                 return [row for row, checksum in reversed(rows) if row and row.checksum(model[1]) == checksum]
         return []
 
-    def stored(self) -> Iterator[tuple[ModelName, int, TreeRow]]:
-        """All rows, with their models and the times of writing, oldest first. Damaged ones are left out."""
+    def stored(self) -> Iterator[Stored]:
         with self._guard:
             database = self._reader
-            if database is None or not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if database is None:
                 return
-            models = stored_models(database)
-            written = dict(database.execute("SELECT id, written FROM run"))
-            for number, model, run, checksum, *columns in self._every(database):
-                row = stored_row(columns)
-                if row is None or model not in models or row.checksum(models[model]) != checksum:
-                    self.damaged.add(number)
-                else:
-                    yield models[model], written.get(run, 0), row
+            try:
+                if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    return
+                models = stored_models(database)
+                written = dict(database.execute("SELECT id, written FROM run"))
+                for number, model, run, checksum, *columns in self._every(database):
+                    row = stored_row(columns)
+                    if row is None or model not in models or row.checksum(models[model]) != checksum:
+                        self.damaged.add(number)
+                    else:
+                        yield models[model], written.get(run, 0), row
+            except sqlite3.Error as error:
+                raise CacheError(f"{self._given} cannot be read ({error})") from error
 
     def _every(self, database: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
         """The columns of all rows. Rows that cannot be read are jumped over."""

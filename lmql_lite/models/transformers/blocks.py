@@ -24,7 +24,7 @@ from lmql_lite.models.base import PassCounts, Row, Scorer, ScoreRequest
 from lmql_lite.models.live import LiveSequences
 from lmql_lite.models.transformers.checkpoint import rows_of, within_memory
 from lmql_lite.models.transformers.tiers import block_engine
-from lmql_lite.store.contract import Notices
+from lmql_lite.store.tier import Notices
 
 _LIVE_BYTES = 1 << 30
 """Bytes of keys and values of sequences that may go on; the latest one always stays."""

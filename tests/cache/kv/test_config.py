@@ -10,7 +10,7 @@ import pytest
 
 from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.errors import CacheError
-from lmql_lite.store.disk_tier import DiskTier
+from lmql_lite.store.disk import DiskTier
 
 pytest.importorskip("yaml", reason="pyyaml is not installed: pip install 'lmql-lite[local]'")
 

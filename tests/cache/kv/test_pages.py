@@ -22,14 +22,14 @@ from lmql_lite.cache.kv.pages import (
     place_tags,
     prefix_hashes,
 )
-from lmql_lite.store import disk_tier, envelope, memory_tier
+from lmql_lite.store import disk, tier
 
 
 def tokens(*ids: int) -> np.ndarray:
     return np.array(ids, np.int64)
 
 
-@pytest.mark.parametrize("module", [pages, disk_tier, envelope, memory_tier])
+@pytest.mark.parametrize("module", [pages, disk, tier])
 def test_examples_in_docstrings_run(module: object) -> None:
     failed, run = doctest.testmod(module)  # type: ignore[arg-type]
     assert run and not failed

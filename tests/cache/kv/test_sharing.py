@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.store import redis_connection
 from tests.cache.kv.engines import ids, kv, opened, same, torch
 from tests.store.redis_server import RedisServer
 
@@ -73,7 +72,7 @@ def test_check_18_a_redis_server_that_comes_goes_and_hangs_changes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(redis_connection.time, "monotonic", lambda: now)
+    monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: now)
     with RedisServer(tmp_path) as server:
 
         def check(expected: int) -> None:

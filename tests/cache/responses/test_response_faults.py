@@ -22,7 +22,7 @@ from lmql_lite.cache.responses.files import summary
 from lmql_lite.cache.responses.policy import CachePolicy
 from lmql_lite.cache.responses.request import Request
 from lmql_lite.errors import CacheError
-from lmql_lite.store.database import is_on_network
+from lmql_lite.store.files import is_on_network
 from lmql_lite.store.log import LogWriter, line_of, read_lines
 from tests.cache.responses.models import Counting, OneByOne, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair

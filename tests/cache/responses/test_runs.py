@@ -391,7 +391,7 @@ def test_a_merge_that_another_process_holds_up_is_left_to_it(tmp_path: Path, lau
     cache = created(tmp_path)
     keep(cache, 2)
     holder = launch(0, 1, 0, f"""
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.files import lock_file
 cache.close()
 with lock_file(pathlib.Path({str(folder(tmp_path) / "runs" / ".lock")!r}), 1):
     print("held", flush=True)

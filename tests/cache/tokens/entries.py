@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace
-from lmql_lite.cache.tokens.recorded import Stored
-from lmql_lite.cache.tokens.rows import TreeRow, packed_entry, packed_question, packed_tokens
+from lmql_lite.cache.tokens.rows import Stored, TreeRow, packed_entry, packed_question, packed_tokens
 
 
 def rows_of(known: ModelEntries) -> Iterator[Stored]:

@@ -16,7 +16,6 @@ from lmql_lite.cache.tokens.inspect import read_file
 from lmql_lite.cache.tokens.server import TreeServer
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
-from lmql_lite.store import redis_connection
 from tests.cache.tokens.process import VOCABULARY, Clock, Process, at, head, said
 from tests.store.redis_server import RedisServer
 
@@ -32,7 +31,7 @@ class Time:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(redis_connection.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: self.now)
 
     def passes(self) -> None:
         self.now += 60.0

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.store.contract import Store
-from lmql_lite.store.disk_tier import DiskTier
-from lmql_lite.store.envelope import envelope_size
-from lmql_lite.store.memory_tier import MemoryTier
-from lmql_lite.store.redis_tier import RedisTier
+from lmql_lite.store.disk import DiskTier
+from lmql_lite.store.redis import RedisTier
+from lmql_lite.store.tier import MemoryTier, Store, envelope_size
 from lmql_lite.store.tiered import Tiered
 from tests.store.redis_server import RedisServer
 

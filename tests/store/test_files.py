@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.store.atomic_file import replace_file
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.files import lock_file, replace_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -53,7 +52,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.files import lock_file
 with lock_file(Path({str(tmp_path / ".lock")!r}), 5.0) as held:
     print(held, flush=True)
     time.sleep(600)

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.errors import CacheError
-from lmql_lite.store import redis_connection
-from lmql_lite.store.memory_tier import MemoryTier
-from lmql_lite.store.redis_tier import RedisTier
+from lmql_lite.store.redis import RedisTier
+from lmql_lite.store.tier import MemoryTier
 from lmql_lite.store.tiered import Tiered
 from tests.store.redis_server import RedisServer
 
@@ -29,7 +28,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(redis_connection.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: self.now)
 
 
 def test_an_absent_server_is_asked_ever_less_often_and_serves_when_it_is_back(

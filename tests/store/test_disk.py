@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.store import disk_tier
-from lmql_lite.store.disk_tier import DiskTier, file_name
-from lmql_lite.store.envelope import envelope_size
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.disk import DiskTier, file_name
+from lmql_lite.store.files import lock_file
+from lmql_lite.store.tier import envelope_size
 
 ENTRY = bytes(range(256)) * 8
 WRITER = """
 import hashlib, random, sys
 from pathlib import Path
-from lmql_lite.store.disk_tier import DiskTier
+from lmql_lite.store.disk import DiskTier
 tier = DiskTier(Path(sys.argv[1]), int(sys.argv[2]))
 numbers = random.Random(int(sys.argv[3]))
 print("ready", flush=True)
@@ -161,7 +160,7 @@ def test_check_19_a_full_disk_costs_the_entry_alone(tmp_path: Path, monkeypatch:
 
 
 def test_a_folder_that_another_process_keeps_locked_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_tier, "_LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("lmql_lite.store.disk._LOCK_SECONDS", 0.0)
     tier = DiskTier(tmp_path, 2**20)
     tier.put("old", ENTRY)
     with lock_file(tmp_path / ".lock", 1.0) as held:

@@ -19,10 +19,19 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
-from lmql_lite.store.atomic_file import TEMPORARY_PREFIX, replace_file
-from lmql_lite.store.contract import MAX_GROUP, Buffer, Notices, Store, TierCounts, group_of
-from lmql_lite.store.envelope import CorruptEntry, envelope_size, seal, unseal
-from lmql_lite.store.file_lock import lock_file
+from lmql_lite.store.files import TEMPORARY_PREFIX, lock_file, replace_file
+from lmql_lite.store.tier import (
+    MAX_GROUP,
+    Buffer,
+    CorruptEntry,
+    Notices,
+    Store,
+    TierCounts,
+    envelope_size,
+    group_of,
+    seal,
+    unseal,
+)
 
 _LOCK_SECONDS = 2.0
 """Maximum wait of a writer for other processes, after which its entry is not stored."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lmql_lite.store.single_flight import SingleFlight
+from lmql_lite.store.flight import SingleFlight
 
 
 def test_sixteen_threads_that_ask_for_one_key_work_once() -> None:
