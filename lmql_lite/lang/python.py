@@ -32,8 +32,8 @@ PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
 OCTAL = re.compile(r"\\[4-7][0-7]{2}")
 """An octal escape beyond the last byte."""
-RUN_ON = re.compile(r"(?<=[\da-fA-F.jJ])(?:and|else|for|if|in|is|not|or)\b")
-"""The end of a number that runs into a word, or of a name."""
+RUN_ON = re.compile(r"(?<=[\da-fA-F.jJ])(?:and|else|for|if|in|is|not|or)")
+"""A word right after a number, or inside a name."""
 ESCAPES = frozenset("\r\n\\'\"abfnrtvx01234567NuU")
 UNUSUAL = (*map(chr, range(1, 9)), *map(chr, range(14, 32)), "\x7f")
 NOT_A_BREAK = re.compile(r"[^\r\n]")
