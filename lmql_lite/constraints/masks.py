@@ -20,7 +20,6 @@ from lmql_lite.constraints.vocabulary import INSIDE, Vocabulary, open_range
 
 MASKS_BYTES = 64 * 2**20
 WALKS_BYTES = 128 * 2**20
-NEAR_KEPT = 256
 MAX_LEFT = 3
 """Most bytes that a character lacks."""
 MAX_KEYS = 2**21
@@ -140,7 +139,6 @@ class Memory:
     def __init__(self) -> None:
         self.walks: Recent[tuple[Automaton, bytes, int, bytes], Walk] = Recent(WALKS_BYTES)
         self.masks: Recent[tuple[object, ...], Flags] = Recent(MASKS_BYTES)
-        self.near: dict[tuple[object, ...], Flags] = {}
 
 
 class Masks:
@@ -296,20 +294,14 @@ class Masks:
         automaton, memory = self.automaton, self._memory
         if place.begun or CONTINUING[0] <= held[:1] < CONTINUING[1]:
             return self._inside_character(place, text, held, tokens_left)
-        limit = tokens_left if tokens_left <= automaton.farthest + MAX_LEFT else 0
-        near = (
-            *self._key,
-            automaton.alike(place.state, place.values, self.vocabulary.longest),
-            place.before,
-            held,
-            limit,
-        )
-        mask = memory.near.get(near)
+        limit = tokens_left if tokens_left <= automaton.farthest + MAX_LEFT else FAR
+        alike = automaton.alike(place.state, place.values, self.vocabulary.longest)
+        key = *self._key, alike, place.before, held, limit
+        mask = memory.masks.get(key)
         if mask is None:
-            mask = self._mask(place, held, limit or FAR)
-            if len(memory.near) >= NEAR_KEPT:
-                memory.near.clear()
-            memory.near[near] = mask
+            mask = self._mask(place, held, limit)
+            mask.flags.writeable = False
+            mask = memory.masks.put(key, mask, mask.nbytes + 1000)
         return mask
 
     def _mask(self, place: Place, held: bytes, tokens_left: int) -> Flags:
@@ -317,46 +309,24 @@ class Masks:
         walk = self._walk(place.state, held)
         here = automaton.counts.add(place.values, automaton.token)
         far = walk.ends.far(automaton, here)
-        good = far < min(tokens_left, FAR)
-        fired = [self._fired(each, place, here) for each in walk.stopped]
         ends = not held and self.holds(place)
-        passed, closing = np.zeros(0, dtype=np.bool_), b""
-        if walk.passed is not None:
-            passed = self._complete(walk.passed, place, here)
-        if ends and automaton.closed and not self._following:
-            closing = (~self.automaton.first_bytes(place.state, here)).tobytes()
-        late = (~good & (far < FAR)).tobytes() if closing or passed.any() else b""
-        key = (
-            *self._key,
-            place.state,
-            held,
-            good.tobytes(),
-            *(each.tobytes() for each in fired),
-            passed.tobytes(),
-            closing,
-            late,
-            ends,
-        )
-        mask = self._memory.masks.get(key)
-        if mask is not None:
-            return mask
         mask = np.zeros(vocabulary.size, dtype=np.bool_)
         if walk.passed is not None:
-            mask[walk.passed.tokens[passed[walk.passed.which]]] = True
-        if closing:
+            mask[walk.passed.tokens[self._complete(walk.passed, place, here)[walk.passed.which]]] = True
+        if ends and automaton.closed and not self._following:
             # tokens that continue no option or pattern end a complete one (S18)
-            mask |= np.frombuffer(closing, dtype=np.bool_)[vocabulary.first_bytes] & (vocabulary.nodes > 0)
-        if late:
-            mask &= ~np.frombuffer(late, dtype=np.bool_)[walk.which]
-        mask |= good[walk.which]
-        for each, flags in zip(walk.stopped, fired, strict=True):
-            mask[each.tokens[flags[each.which]]] = True
+            closing = ~automaton.first_bytes(place.state, here)
+            mask |= closing[vocabulary.first_bytes] & (vocabulary.nodes > 0)
+        if mask.any():
+            mask &= (far == FAR)[walk.which]  # a token that goes on with the value is judged by its end alone
+        mask |= (far < tokens_left)[walk.which]
+        for stopped in walk.stopped:
+            mask[stopped.tokens[self._fired(stopped, place, here)[stopped.which]]] = True
         if held:
             # `held` is settled and belongs to no hole, so a token that is a prefix of it costs the hole nothing
             mask[vocabulary.tokens_of(vocabulary.beginnings(held))] = True
         mask[vocabulary.eos] = ends
-        mask.flags.writeable = False
-        return self._memory.masks.put(key, mask, mask.nbytes + 1000)
+        return mask
 
     def _fired(self, stopped: Stopped, place: Place, here: Values) -> Flags:
         states, values = stopped.states, stopped.added + np.array(here, dtype=np.intp)
