@@ -97,34 +97,26 @@ class Vocabulary:
 
     @cached_property
     def spelling(self) -> Characters:
-        """The characters along the paths of the trie: UTF-8 as Python decodes it (Unicode 15, table 3-7)."""
-        trie, size = self.trie, self.trie.first.size
-        value, left, total = np.zeros(size, np.intp), np.zeros(size, np.intp), np.zeros(size, np.intp)
-        valid = np.ones(size, dtype=np.bool_)
-        least = np.array([0, 0, 0x80, 0x800, 0x10000])
-        for first, end in pairwise(trie.levels[1:]):
-            parent, byte = trie.parent[first:end], trie.byte[first:end]
-            begins, goes_on = left[parent] == 0, (byte >= 0x80) & (byte < 0xC0)
-            sizes = 1 + (byte >= 0xC2) + (byte >= 0xE0) + (byte >= 0xF0)
-            total[first:end] = np.where(begins, sizes, total[parent])
-            left[first:end] = np.where(begins, sizes, left[parent]) - 1
-            own = np.where(sizes == 1, byte, byte & (0xFF >> sizes + 1))
-            value[first:end] = np.where(begins, own, value[parent] << 6 | byte & 0x3F)
-            valid[first:end] = valid[parent] & np.where(
-                begins, (byte < 0x80) | ((byte > 0xC1) & (byte < 0xF5)), goes_on
-            )
-        low = np.maximum(value << 6 * left, least[total])
-        high = np.minimum(((value + 1) << 6 * left) - 1, 0x10FFFF)
-        valid &= (low <= high) & ~((low >= 0xD800) & (high <= 0xDFFF))
-        for first, end in pairwise(trie.levels[1:]):
-            valid[first:end] &= valid[trie.parent[first:end]]
-        whole, opened = valid & (left == 0), valid & (left > 0)
-        code, number = np.full(size, INVALID, dtype=np.int32), np.full(size, -1, dtype=np.int32)
-        codes, code[whole] = np.unique(value[whole], return_inverse=True)
-        code[opened] = INSIDE
-        ranges, which = np.unique(np.column_stack([low, high, left])[opened], axis=0, return_inverse=True)
-        number[opened] = which.ravel()
-        return Characters(code, codes, number, [(each[0], each[1], each[2]) for each in ranges.tolist()])
+        """The characters along the paths of the trie."""
+        parents, byte = self.trie.parent, self.trie.byte.copy()
+        byte[0] = 0  # the root is whole
+        code = np.where(byte < 0x80, byte, INVALID).astype(np.int32)
+        opened = np.full(byte.size, -1, dtype=np.int32)
+        begun, ranges = dict[int, bytes](), dict[tuple[int, int, int], int]()
+        for node in np.flatnonzero(byte >= 0x80).tolist():  # level by level, so that a parent comes first
+            data = begun.get(int(parents[node]), b"") + bytes([int(byte[node])])
+            low, high, left = open_range(data) or (INVALID, INVALID, 0)
+            code[node] = INSIDE if left else low
+            if left:
+                begun[node] = data
+                opened[node] = ranges.setdefault((low, high, left), len(ranges))
+        for first, end in pairwise(self.trie.levels[1:]):
+            before = code[parents[first:end]]
+            is_cut = (before == INSIDE) & (byte[first:end] < 0x80)
+            code[first:end][is_cut | (before == INVALID)] = INVALID
+        opened[code != INSIDE] = -1
+        codes, code[code >= 0] = np.unique(code[code >= 0], return_inverse=True)
+        return Characters(code, codes.astype(np.intp), opened, list(ranges))
 
     @cached_property
     def leaps(self) -> tuple[str, ...]:
