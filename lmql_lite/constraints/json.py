@@ -11,24 +11,25 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmql_lite.constraints.json_schema import refusal
 from lmql_lite.constraints.terms import Ending
-from lmql_lite.constraints.vocabulary import Flags, IntArray, Vocabulary
+from lmql_lite.constraints.vocabulary import Flags, IntArray, Vocabulary, open_range
 from lmql_lite.errors import Span
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
+Node = TypeVar("Node")
 QUOTE, BACKSLASH, DELETE = b'"', b"\\", b"\x7f"
 SIMPLE = {b'"': '"', b"\\": "\\", b"/": "/", b"b": "\b", b"f": "\f", b"n": "\n", b"r": "\r", b"t": "\t"}
 """Characters of the escapes of two bytes, by the second byte."""
@@ -97,13 +98,8 @@ def written(code: int) -> bytes:
 
 def incomplete(data: bytes) -> int:
     """Number of bytes at the end that begin a character and do not complete it."""
-    for back in range(1, min(len(data), 4) + 1):
-        byte = data[-back]
-        if byte >= 0xC0:
-            return back if back < 2 + (byte >= 0xE0) + (byte >= 0xF0) else 0
-        if byte < 0x80:
-            break
-    return 0
+    opened = {back: open_range(data[-back:]) for back in range(1, min(len(data), 3) + 1)}
+    return next((back for back, found in opened.items() if found is not None and found[2]), 0)
 
 
 def _in_string(byte: int) -> bytes:
@@ -337,6 +333,18 @@ def is_inside(inside: bool, data: bytes) -> bool:
     return inside != (re.sub(rb"\\.", b"", data, flags=re.DOTALL).count(QUOTE) % 2 == 1)
 
 
+def depth_first(start: Node, steps: Callable[[Node], Iterator[Node]]) -> Iterator[Node]:
+    """The first STEPS nodes of a search, best first: the steps of a node are tried in their order."""
+    waiting = [iter([start])]
+    for _ in range(STEPS):
+        while (node := next(waiting[-1], None)) is None:
+            waiting.pop()
+            if not waiting:
+                return
+        yield node
+        waiting.append(steps(node))
+
+
 def way_to_end(parser: LLMatcher, spelling: Texts, inside: bool, after: bytes = b"") -> bytes | None:
     """Bytes that complete the value if they follow `after`; None if none were found. `inside` a string at first or not.
 
@@ -344,22 +352,15 @@ def way_to_end(parser: LLMatcher, spelling: Texts, inside: bool, after: bytes = 
     no end. The parser stays where it is and validates longer and longer texts: copying it takes ten times as long.
     """
     search = Search(parser, spelling)
-    said = spelling(after)
-    if not search.fits(said):
-        return None
-    way = b""
-    places = [(said, way, search.steps(said, is_inside(inside, after)))]
-    for _ in range(STEPS):
-        if search.is_end(said):
-            return way
-        if places[-1][0] is not said:
-            places.append((said, way, search.steps(said, is_inside(inside, after + way))))
-        while (step := next(places[-1][-1], None)) is None:
-            places.pop()
-            if not places:
-                return None
-        said, way = [*places[-1][0], *spelling(step)], places[-1][1] + step
-    return None
+
+    def steps(node: tuple[list[int], bytes]) -> Iterator[tuple[list[int], bytes]]:
+        said, way = node
+        for step in search.steps(said, is_inside(inside, after + way)):
+            yield [*said, *spelling(step)], way + step
+
+    start = spelling(after), b""
+    ways = depth_first(start, steps) if search.fits(start[0]) else iter(())
+    return next((way for said, way in ways if search.is_end(said)), None)
 
 
 class Search(NamedTuple):
@@ -430,22 +431,16 @@ class Search(NamedTuple):
                 self.has_other_key([*said, *(self.spelled(said, written(code)) or ())], closed.typed(code))
                 for code in self.characters(said, place.escape)
             )
-        waiting = [(said, place, self._key_steps(said, place))]
-        for _ in range(STEPS):
-            step = next(waiting[-1][-1], None)
-            if step is None:
-                waiting.pop()
-                if not waiting:
-                    return False
-                continue
-            longer, after = step
-            if not after.is_key:
+        met = 0
+        for _, there in depth_first((said, place), self._key_steps):
+            met += 1
+            if not there.is_key:
                 return True
-            waiting.append((longer, after, self._key_steps(longer, after)))
-        return True
+        return met == STEPS
 
-    def _key_steps(self, said: list[int], place: JsonPlace) -> Iterator[tuple[list[int], JsonPlace]]:
+    def _key_steps(self, node: tuple[list[int], JsonPlace]) -> Iterator[tuple[list[int], JsonPlace]]:
         """Next bytes of a key that the object does not have, and the places after them."""
+        said, place = node
         for byte in KEY_BYTES:
             data = bytes([byte])
             pieces = list(place.pieces(data))
