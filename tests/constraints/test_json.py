@@ -21,45 +21,10 @@ from lmql_lite.errors import ConstraintError, Span
 
 SPAN = Span("test.lq", "[X: T]", 4, 5)
 WORDS = (
-    *(
-        b'{"',
-        b'": ',
-        b'", "',
-        b'"]',
-        b'"}',
-        b'"a',
-        b' "',
-        b"true",
-        b"tr",
-        b"\\u",
-        b"\\ud8",
-        b"e9",
-        b"3d\\u",
-        b'0"',
-        b"a\\",
-        b"\\/",
-        b'/"',
-        b"false",
-        b"null",
-        b", ",
-        b"[1",
-        b"12",
-        b" 12",
-    ),
-    *(
-        b"1, 2",
-        b"END",
-        b'END"',
-        b"\n\n",
-        b" the",
-        "é".encode(),
-        "😀".encode(),
-        "😀".encode()[:2],
-        b"<|end",
-        b"|>",
-        b": 1",
-    ),
-)
+    b'{"', b'": ', b'", "', b'"]', b'"}', b'"a', b' "', b"true", b"tr", b"\\u", b"\\ud8", b"e9", b"3d\\u", b'0"',
+    b"a\\", b"\\/", b'/"', b"false", b"null", b", ", b"[1", b"12", b" 12", b"1, 2", b"END", b'END"', b"\n\n", b" the",
+    "é".encode(), "😀".encode(), "😀".encode()[:2], b"<|end", b"|>", b": 1",
+)  # fmt: skip
 SPECIAL = "<|end|>"
 TOKENS = (None, None, *(bytes([byte]) for byte in range(256)), *WORDS, b"true")
 EOS = 1
