@@ -20,8 +20,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocked, blocking
 from lmql_lite.engine.budget import Account
 from lmql_lite.engine.nested import NestedCall
-from lmql_lite.engine.plan import Plan
-from lmql_lite.engine.planner import planned
+from lmql_lite.engine.plan import Plan, planned
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.rows import (
     Columns,

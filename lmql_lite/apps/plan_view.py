@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from lmql_lite.apps.terminal import money
-from lmql_lite.engine.plan import Plan, PlannedHole, Way
+from lmql_lite.engine.forms import Way
+from lmql_lite.engine.plan import Plan, PlannedHole
 
 HOW: dict[Way, str] = {
     "masks": "token by token, under a mask",

@@ -26,7 +26,7 @@ from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.decorated import Decoration
 from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
-from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.generator import Generator, scored
 from lmql_lite.engine.generate.hole_fill import Fill
 from lmql_lite.engine.generate.local import LocalGenerator
 from lmql_lite.engine.ledger import Ledger
@@ -490,7 +490,7 @@ class Branch:
 
     async def _score(self, options: Any) -> OptionScores:
         """`context.score`."""
-        return await self.generator.score(self.state, texts_of(options))
+        return await scored(self.generator, self.state, texts_of(options))
 
     # Text for watchers ----------------------------------------------------------------------------------------------
 

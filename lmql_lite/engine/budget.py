@@ -17,37 +17,20 @@ PER_MILLION = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Bill of one request: upper bounds of its tokens, and the usage that the server reported. `spent` is None if the
-    request was closed before the report."""
+    """Bill of one request: upper bounds of its tokens, and the usage that the server reported."""
 
     most_prompt: int
     most_completion: int
-    spent: ServerUsage | None = None
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        return self.spent.prompt_tokens if self.spent else None
-
-    @property
-    def completion_tokens(self) -> int | None:
-        return self.spent.completion_tokens if self.spent else None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        return self.spent.cached_tokens if self.spent else None
-
-    @property
-    def reasoning_tokens(self) -> int | None:
-        return self.spent.reasoning_tokens if self.spent else None
+    spent: ServerUsage = ServerUsage()  # noqa: RUF009  a frozen value
 
     @property
     def is_reported(self) -> bool:
-        return self.prompt_tokens is not None and self.completion_tokens is not None
+        return self.spent.prompt_tokens is not None and self.spent.completion_tokens is not None
 
     @property
     def at_most(self) -> tuple[int, int]:
         """Tokens of the prompt and of the answer: the reported numbers, else their upper bounds."""
-        prompt, completion = self.prompt_tokens, self.completion_tokens
+        prompt, completion = self.spent.prompt_tokens, self.spent.completion_tokens
         return (
             self.most_prompt if prompt is None else prompt,
             self.most_completion if completion is None else completion,
@@ -90,7 +73,7 @@ class Budget:
         bills = tuple(bills)
         if self.prices is None:
             return None
-        amount = sum(self.cost(*bill.at_most, bill.cached_tokens or 0) for bill in bills)
+        amount = sum(self.cost(*bill.at_most, bill.spent.cached_tokens or 0) for bill in bills)
         return Cost(amount, all(bill.is_reported for bill in bills))
 
     def room(self, prompt_tokens: int, completion_tokens: int) -> int | None:

@@ -13,7 +13,7 @@ from lmql_lite.cache.tokens.draws import is_greedy, mix
 from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.environment import Environment, value_of
-from lmql_lite.engine.generate.generator import Generator
+from lmql_lite.engine.generate.generator import Generator, inserted
 from lmql_lite.engine.generate.hole_fill import fail_unfilled, quoted
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import probabilities
@@ -85,7 +85,8 @@ class Choosing:
                 hint=error.hint,
             ) from None
         generator, name = self._generator, self._op.name
-        state = generator.begin_options(state)
+        generator.begin_options()
+        state = generator.path.settle(generator.path.answer(state))
         left = await self._possible(state, texts, matcher)
         if given is not None and given not in [option.text for option in left]:
             hint = f"the allowed options are {', '.join(quoted(option.text) for option in left)}"
@@ -101,7 +102,7 @@ class Choosing:
             fail_unfilled(self._op, error)
         drawn = picked(logprobs, self._sampling, generator.tree.path_hash(state.node))
         at = drawn if given is None else texts.index(given)
-        state = generator.insert(state, name, texts[at], answers[at])
+        state = inserted(generator, state, name, texts[at], answers[at])
         distribution = list(zip(values, probabilities(logprobs), strict=True))
         return Chosen(state._replace(text=state.text + texts[at]), texts[at], values[at], distribution)
 

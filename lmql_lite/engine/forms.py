@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from lmql_lite.cache.tokens.bytes import END, CacheKey, KnownToken
 from lmql_lite.cache.tokens.draws import is_greedy
@@ -14,7 +15,6 @@ from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import And, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.plan import Way
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.models.answer_form import ROOM, AnswerForm
 from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema
@@ -30,6 +30,13 @@ FREE_SHARE = 0.9
 """Minimum share of printable ASCII that may begin a hole, for answers to be mostly valid without a grammar."""
 PRINTABLE = range(0x20, 0x7F)
 
+Way = Literal["masks", "grammar", "schema", "stops", "freely", "told", "scores", "later"]
+"""Means by which a model meets the conditions of a hole.
+
+`masks` for a model in this process. A server gets a `grammar`, a JSON `schema` or `stops`, or generates `freely` and
+its text is checked. `told`: a sentence lists the allowed answers of a chat. `scores`: it scores given texts. `later`:
+the values of the run decide.
+"""
 
 Rejected = frozenset[tuple[bytes, bool]]
 """Texts of a segment with a rejected value of the hole; True for texts of which only the beginning is given."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, S
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.engine import events
@@ -192,7 +193,7 @@ class Ledger:
         """Adds the cost of a request."""
         self._bills.append(bill)
         before = self._completion
-        self._reported += bill.completion_tokens or 0
+        self._reported += bill.spent.completion_tokens or 0
         self.account.spend(bill.at_most[0], self._completion - before)
 
     def arrive(self, way: Sequence[Node], sizes: Iterable[int]) -> None:
@@ -217,18 +218,19 @@ class Ledger:
         kept = Counter(token.source if token.hole is not None else None for token in record if token.fate == "kept")
         prompt_tokens = kept.pop(None, 0)
         if self.by_server:
+            spent = reduce(ServerUsage.plus, (bill.spent for bill in self._bills), ServerUsage(0, 0, 0, 0, 0))
             return Usage(
                 requests=self.requests,
                 forward_passes=None,
-                prompt_tokens=_sum(bill.prompt_tokens for bill in self._bills),
-                completion_tokens=_sum(bill.completion_tokens for bill in self._bills),
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
                 tokens_from_cache=kept["cache"],
                 tokens_from_model=kept["model"],
                 tokens_forced=kept["forced"],
                 wasted_tokens=self._unread,
                 received_tokens=len(self._arrived),
-                provider_cached_tokens=_sum(bill.cached_tokens for bill in self._bills),
-                reasoning_tokens=_sum(bill.reasoning_tokens for bill in self._bills),
+                provider_cached_tokens=spent.cached_tokens,
+                reasoning_tokens=spent.reasoning_tokens,
                 cost=self.budget.cost_of(self._bills),
             )
         passes = self.meter.passes
@@ -270,7 +272,7 @@ class OpenRequest:
 
     def repeat(self, ledger: Ledger, spent: ServerUsage | None) -> None:
         """Adds the cost so far to `ledger`; the request is sent again. Raises BudgetError if it cannot be afforded."""
-        ledger.pay(replace(self.bill, spent=spent))
+        ledger.pay(replace(self.bill, spent=spent or ServerUsage()))
         ledger.account.room(ledger.budget, self.bill.most_prompt)
 
     def pay(self, ledger: Ledger, spent: ServerUsage | None) -> None:
@@ -278,19 +280,9 @@ class OpenRequest:
         self._ledger.account.release(self.bill)
         if spent is not None:
             ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
-        ledger.pay(replace(self.bill, spent=spent))
+        ledger.pay(replace(self.bill, spent=spent or ServerUsage()))
 
 
 def _moved(step: Step, token: Token, choosable: Choosable | None = None) -> events.TokenMoved:
     """Event of a step's token, which joins the path or leaves it."""
     return events.TokenMoved(token, step.node.number, step.parent.number, choosable=choosable, place=step.parent)
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum; None if one of the counts is not known."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total

@@ -1,21 +1,32 @@
-"""Plan of a run, as plain values for people and scripts. It is made before anything is spent."""
+"""Plan of a run, made before anything is spent, as plain values for people and scripts.
+
+It asks no model, and runs only Python of the query that has no side effects (`foreseen.py`).
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from itertools import count
+from typing import Any
 
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine.budget import Budget
-from lmql_lite.errors import Span
+from lmql_lite.engine.foreseen import Foreseen, NotForeseen
+from lmql_lite.engine.forms import Forms, Way, requested, text_engine
+from lmql_lite.engine.segment import lookahead_at
+from lmql_lite.engine.session import Session
+from lmql_lite.engine.settings import Settings, checked
+from lmql_lite.errors import ConstraintError, InputError, Span
 from lmql_lite.html import framed, grid, shown
-
-Way = Literal["masks", "grammar", "schema", "stops", "freely", "told", "scores", "later"]
-"""Means by which a model meets the conditions of a hole.
-
-`masks` for a model in this process. A server gets a `grammar`, a JSON `schema` or `stops`, or generates `freely` and
-its text is checked. `told`: a sentence lists the allowed answers of a chat. `scores`: it scores given texts. `later`:
-the values of the run decide.
-"""
+from lmql_lite.lang.nodes import Expression
+from lmql_lite.models.base import Capabilities, Completer, Model
+from lmql_lite.models.chat import chat_of
+from lmql_lite.program.json_types import JsonType
+from lmql_lite.program.ops import Hole, Program, Turn
+from lmql_lite.program.types import TextType
+from lmql_lite.program.where import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +75,208 @@ class Plan:
     def _repr_html_(self) -> str:
         rows = [(hole.name, " and ".join(hole.conditions), hole.way) for hole in self.holes]
         return framed(f"<p>{shown(self.model)}, {shown(self.decoder)}</p>{grid(('hole', 'conditions', 'way'), rows)}")
+
+
+ENDLESS = 2**31
+"""Number of tokens that no hole reaches."""
+
+
+async def planned(
+    program: Program,
+    inputs: Mapping[str, Any],
+    settings: Settings,
+    session: Session,
+    model: str | Model | None = None,
+) -> Plan:
+    """The plan of a run. Asks a server for its capabilities if that costs nothing.
+
+    Raises InputError for a wrong option, and ModelError as `probe` does.
+    """
+    foreseen = Foreseen(program, inputs)
+    header: dict[str, Any] = {"decoder": program.decoder}
+    unknown = []
+    for option in program.options:
+        try:
+            header[option.name] = foreseen.value(option.value)
+        except NotForeseen:
+            if option.name not in settings.given:
+                unknown.append(option.name)
+    settings = settings.over(checked(header, {option.name: option.span for option in program.options}))
+    if model is None and program.model is not None:
+        try:
+            model = foreseen.value(program.model.value)
+        except NotForeseen:
+            raise InputError(
+                "The model is computed at run time, so this query cannot be planned.",
+                span=program.model.span,
+                hint="name one: model=",
+            ) from None
+    found = session.model(model)
+    can = await session.capabilities(found, settings) if isinstance(found, Completer) else None
+    is_met = can is not None or not isinstance(found, Completer)
+    server = can if is_met else Capabilities(continues_turns=False, probe_costs=True)
+    problems: list[str] = []
+    if server is None and not isinstance(found, Completer) and chat_of(found.tokenizer) is None:
+        tags = (part for part in program.parts if isinstance(part, Turn))
+        problems += [f"{_place(tag.span)}: this model has no turns" for tag in tags]
+    holes = _Holes(program, foreseen, server, problems, tells=settings.tells)
+    return Plan(
+        model=found.name,
+        decoder=settings.decoder_name,
+        max_tokens=None if "max_tokens" in unknown else settings.limit,
+        holes=tuple(holes.planned(isolated=settings.is_isolated, speculates=settings.speculate)),
+        budget=settings.budget,
+        missing=tuple(wanted.name for wanted in program.inputs if wanted.name not in inputs),
+        unknown=tuple(unknown),
+        problems=tuple(problems),
+        is_met=is_met,
+    )
+
+
+class _Holes:
+    """The holes of a program in their order. `server` is None for a model in this process."""
+
+    def __init__(
+        self,
+        program: Program,
+        foreseen: Foreseen,
+        server: Capabilities | None,
+        problems: list[str],
+        *,
+        tells: bool,
+    ) -> None:
+        self._tells = tells
+        self._problems = problems
+        self._program = program
+        self._foreseen = foreseen
+        self._server = server
+        self._engine = text_engine(by_server=server is not None)
+        self._forms = Forms(self._engine, server or Capabilities(""))
+        self._terms = {at: self._condition(op) for at, op in enumerate(program.parts) if isinstance(op, Hole)}
+
+    def planned(self, *, isolated: bool, speculates: bool) -> Iterator[PlannedHole]:
+        numbers, number, left = count(1), 0, 0
+        segment: Way = "masks"
+        for at, (term, later) in self._terms.items():
+            op = self._program.parts[at]
+            assert isinstance(op, Hole)
+            if not op.continues_segment:
+                number, left = next(numbers), 0
+            if left == 0:
+                segment, left = self._way(op, at, isolated=isolated, speculates=speculates)
+            left -= 1
+            clauses = [
+                each.source for each in (*(part.span for part in _guiding(op)), *(part.span for part in _unread(op)))
+            ]
+            yield PlannedHole(
+                name=op.name,
+                span=op.span,
+                conditions=tuple(dict.fromkeys(clauses)),
+                judged=tuple(condition.span.source for condition in op.judges),
+                later=later,
+                ends=tuple(_ends(op, term, later)),
+                segment=number,
+                way="stops" if isolated and segment == "freely" and self._forms.stops(op, term) else segment,
+            )
+
+    def _condition(self, op: Hole) -> tuple[Term, tuple[str, ...]]:
+        """The known part of a hole's condition, and the clauses that depend on the run."""
+        terms: list[Term] = []
+        later = []
+        for part in _guiding(op):
+            try:
+                terms.append(part.bind(self._foreseen.value))
+            except (NotForeseen, re.error, TypeError, ValueError):
+                later.append(part.span.source)
+            except ConstraintError as error:
+                self._problems.append(str(error))
+        if op.type is not None and op.type.spec is None:
+            later += [op.type.span.source, *(clause.span.source for clause in _unread(op))]
+        elif op.type is not None and isinstance(op.type.spec, TextType):
+            terms.insert(0, op.type.spec.term)
+        if op.distribution is not None:
+            try:
+                self._foreseen.value(op.distribution.options)
+            except NotForeseen:
+                later.append(op.distribution.span.source)
+        term = conjunction(tuple(terms))
+        try:
+            if op.type is not None and isinstance(op.type.spec, JsonType):
+                op.type.spec.bounded(term, op.name, op.span)
+            else:
+                self._engine.matcher(term, op.following, ENDLESS, op.name, op.span)
+        except ConstraintError as error:
+            self._problems.append(str(error))
+        return term, tuple(later)
+
+    def _way(self, op: Hole, at: int, *, isolated: bool, speculates: bool) -> tuple[Way, int]:
+        """Means for the segment that begins here, and the number of its holes in one request."""
+        if self._server is None:
+            return "masks", 1
+        if op.distribution is not None:
+            if not self._server.scores:
+                place = _place(op.span)
+                self._problems.append(f"{place}: [{op.name}] has a distribution, but the server cannot score texts")
+            return "scores", 1
+        lookahead = lookahead_at(self._program, at, lambda place: self._terms[place][0], "{}" if _is_json(op) else None)
+        lookahead = requested(lookahead, speculates=speculates)
+        many = lookahead.holes
+        unknown = [later for place, (_, later) in self._terms.items() if place >= at][:many]
+        if any(unknown) and lookahead.schema is None:
+            stops = self._server.stops and not op.may_reject and (isolated or not lookahead.goes_on)
+            return ("later" if self._server.takes_languages or stops else "freely"), many
+        asked = self._forms.form(op, lookahead, tells=self._tells)
+        return asked.way, asked.lookahead.holes
+
+
+def _ends(op: Hole, term: Term, later: tuple[str, ...]) -> Iterator[str]:
+    """Descriptions of the places where a value ends. End-of-text and `max_tokens` may end any value."""
+    if op.distribution is not None:
+        yield "after one of its options"
+        return
+    if _is_json(op):
+        yield "where its JSON is complete"
+        return
+    for part in dict.fromkeys(_parts(term)):
+        match part:
+            case Stop(phrase, inclusive):
+                yield f"{'after' if inclusive else 'before'} {phrase.decode()!r}"
+            case StopPattern(pattern, _, inclusive):
+                yield f"{'after' if inclusive else 'before'} what {pattern!r} matches"
+            case Choice(options):
+                yield f"where one of {len(options):,} texts is complete"
+            case Matches(delimits=True):
+                yield "where its pattern cannot go on"
+            case Length(_, at_most, unit) if at_most is not None:
+                yield f"at {at_most:,} {unit}"
+    if later:
+        yield "as its conditions say, once their values are known"
+    yield "where the model ends the text, if its conditions hold"
+
+
+def _parts(term: Term) -> Iterator[Term]:
+    """The parts of a term that may end a hole."""
+    if isinstance(term, And | Or):
+        for part in term.terms:
+            yield from _parts(part)
+    else:
+        yield term
+
+
+def _guiding(op: Hole) -> tuple[Condition, ...]:
+    """The conditions that guide, in part or altogether."""
+    return tuple(each for each in op.conditions if not (each.is_known and each.term == Constant(True)))
+
+
+def _unread(op: Hole) -> tuple[Expression, ...]:
+    """Clauses that need the type of the hole."""
+    clauses = op.type.clauses if op.type is not None and op.type.spec is None else ()
+    return tuple(clause.expression for clause in clauses)
+
+
+def _is_json(op: Hole) -> bool:
+    return op.type is not None and isinstance(op.type.spec, JsonType)
+
+
+def _place(span: Span) -> str:
+    return f"{span.name}:{span.line}:{span.column}"

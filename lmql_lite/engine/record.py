@@ -155,8 +155,8 @@ class Record:
     @property
     def prompt(self) -> str:
         """The whole text before the next entry."""
-        following = (entry.prompt for entry in self.entries[self.at :] if entry.number != AWAITED)
-        return next(following, "")
+        following = (self.entries[at] for at in range(self.at or 0, len(self.entries)))
+        return next((entry.prompt for entry in following if entry.number != AWAITED), "")
 
     @property
     def answers(self) -> list[tuple[int, Any]]:

@@ -25,7 +25,7 @@ from lmql_lite.engine.state import State, noted
 from lmql_lite.engine.subquery import call, return_value
 from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
-from lmql_lite.errors import BudgetError, InputError, ModelError
+from lmql_lite.errors import BudgetError, ConstraintError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import RETURNED, Hole, Program, PromptText, Turn
@@ -136,9 +136,23 @@ class Run:
             self.steps.take()
             fill = _parting(branch)
             branch.state = fill.settle(branch.state)
-            ways.extend(await (fill.outcomes if weighed else fill.ways)(branch.state, most))
+            ways.extend(await (fill.outcomes if weighed else fill.ways)(fill.pick(branch.state), most))
 
         await self._guarded(branch, ask())
+        return ways
+
+    def known_ways(self, branch: Branch, most: int) -> list[Way]:
+        """The next tokens of a branch that `may_part`, if the tree knows them all; else none, as if there were an
+        exception, and `ways` asks or raises."""
+        fill, ways = _parting(branch), list[Way]()
+        try:
+            branch.state = fill.settle(branch.state)
+            if not self.steps.left or not fill.add_known(fill.pick(branch.state), most, ways):
+                return []
+        except (ConstraintError, ModelError):
+            return []
+        self.steps.take()
+        branch.keep()
         return ways
 
     async def take(self, branch: Branch, way: Way) -> None:

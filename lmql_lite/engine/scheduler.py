@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
+from lmql_lite.cache.tokens.draws import Mask, Penalties
 from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
 from lmql_lite.cache.tokens.outcomes import OUTCOMES, Outcomes, outcomes_of, outcomes_question, uniform
 from lmql_lite.cache.tokens.scores import MISS, Miss, Scores, TopK, question
@@ -71,44 +71,50 @@ class Scheduler:
         """The task that sends the questions of this tick."""
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def choose(
+    def known(
         self,
         node: Node,
-        draft: tuple[int, ...],
         mask: Mask,
         sampling: Sampling,
         ledger: Ledger,
-        penalties: Penalties = NO_PENALTIES,
-        place: DraftPlace | None = None,
-    ) -> TokenChoice | None:
-        """The token after `node` that `sampling` picks among the allowed ones; None if the mask allows none.
+        penalties: Penalties,
+        entry: ScoreEntry | None = None,
+    ) -> TokenChoice | Miss | None:
+        """The token after `node` that `sampling` picks among the allowed ones, if the tree, or the `entry` that the
+        model just made, decides that; else a Miss, which an entry never is. None if the mask allows none.
 
-        `penalties` are those of the earlier tokens. `draft` are tokens likely to come next; their scores come from the
-        same pass and enter the tree. At a `place`, a draft of the tree continues it. Raises ModelError if the model
-        fails, and CacheError if a replay lacks the answer.
+        `penalties` are those of the earlier tokens.
         """
-        known = self.known(node, mask, sampling, ledger, penalties)
-        if not isinstance(known, Miss):
-            return known
-        answer = self._recall(node, mask, sampling, penalties)
-        if answer is not None:
-            data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
-            return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
+        entry = entry or self.tree.scores(node)
+        choice = MISS if entry is None else self._choice(node, entry, mask, sampling, ledger, penalties)
+        answer = self._recall(node, mask, sampling, penalties) if isinstance(choice, Miss) else None
+        if answer is None:
+            return choice
+        data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
+        return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
+
+    def asked(
+        self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger, place: DraftPlace | None
+    ) -> asyncio.Future[ScoreEntry]:
+        """The scores of a node, which are on their way or asked of the model now.
+
+        `draft` are tokens likely to come next; their scores come from the same pass and enter the tree. At a `place`, a
+        draft of the tree continues it. Raises ModelError if the model fails, and CacheError if a replay lacks the
+        answer.
+        """
         if ledger.replays:
             raise self._unknown(node)
         if node not in self._coming:
             draft = self._speculated(node, draft, mask, ledger, place)
-            self._ask_all(node, draft, ledger)
-        entry = await asyncio.shield(self._coming[node])
-        choice = self._choice(node, entry, mask, sampling, ledger, penalties)
-        assert not isinstance(choice, Miss), "scores that were just made are whole"
-        return choice
+            way = self._way(node, draft)
+            self._ask(node, draft, [at for at, each in enumerate(way) if not at or not self.tree.scores(each)], ledger)
+        return asyncio.shield(self._coming[node])
 
     async def outcomes(
         self, node: Node, draft: tuple[int, ...], mask: Mask, ends: Mask, most: int, seed: int, ledger: Ledger
     ) -> list[tuple[TokenChoice, float]]:
         """At most `most` of the allowed tokens after `node`, each with the logarithm of the probability that it stands
-        for (S36). The allowed tokens that are `ends` are one. `draft` and exceptions are those of `choose`."""
+        for (S36). The allowed tokens that are `ends` are one. `draft` and exceptions are those of `asked`."""
         asked = outcomes_question(mask, ends, most)
         entry, found = self.tree.scores(node), None
         if entry is not None:
@@ -117,11 +123,7 @@ class Scheduler:
         if answer is not None and answer.outcomes is not None:
             found = answer.outcomes, None, answer.run
         if found is None:
-            if ledger.replays:
-                raise self._unknown(node)
-            if node not in self._coming:
-                self._ask_all(node, draft, ledger)
-            entry = await asyncio.shield(self._coming[node])
+            entry = await self.asked(node, draft, mask, ledger, None)
             found = self._outcomes(node, asked, entry, mask, ends, most, seed)
             assert found is not None, "scores that were just made are whole"
         outcomes, is_close, run = found
@@ -154,19 +156,12 @@ class Scheduler:
         is_close = None if self._epsilon is None else margin < self._epsilon
         return outcomes, is_close, entry.run
 
-    def known(
-        self, node: Node, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
-    ) -> TokenChoice | Miss | None:
-        """The choice if the scores of the node contain it, else a Miss."""
-        fact = self.tree.scores(node)
-        return MISS if fact is None else self._choice(node, fact, mask, sampling, ledger, penalties)
-
     async def logprobs(
         self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
     ) -> list[tuple[Answer, ...]]:
         """For each option the raw log-probabilities of its tokens, in order after `node` (S25).
 
-        Unknown scores take one call of the model; options with a common beginning share its nodes. Raises as `choose`
+        Unknown scores take one call of the model; options with a common beginning share its nodes. Raises as `asked`
         does.
         """
         known: dict[tuple[Node, int], Answer] = {}
@@ -317,12 +312,6 @@ class Scheduler:
         ]
         drafted.add(drafted.last)
         return draft + guess
-
-    def _ask_all(self, node: Node, draft: tuple[int, ...], ledger: Ledger) -> None:
-        """Asks for the scores at the node, and for those of the draft that are unknown."""
-        way = self._way(node, draft)
-        unknown = [at for at, place in enumerate(way) if not at or self.tree.scores(place) is None]
-        self._ask(node, draft, unknown, ledger)
 
     def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], ledger: Ledger) -> None:
         """Asks for the scores at these positions of the draft, unless they are in flight."""

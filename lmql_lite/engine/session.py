@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,13 +24,11 @@ from lmql_lite.engine.decode.decoder import Decoder, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.generate.capability_cache import CapabilityCache
-from lmql_lite.engine.generate.generator import SharedModel
 from lmql_lite.engine.generate.local import LocalModel
 from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.nested import NestedCall
-from lmql_lite.engine.opened import Opened
-from lmql_lite.engine.recording import Recording
+from lmql_lite.engine.recording import RecordedRun, Recording
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.settings import Settings, header
@@ -43,6 +41,8 @@ Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
+SharedModel = LocalModel | RemoteModel
+"""A model with everything that its runs share."""
 Schedulers = dict[SharedModel, Any]
 """Schedulers of one cache for one event loop (S28)."""
 FileOptions = tuple[str, int, int | None, bool, bool]
@@ -324,9 +324,7 @@ class Session:
             schedulers[model] = model.scheduler(trees.tree(model.fingerprint))
         return schedulers[model]
 
-    async def _entry(
-        self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool
-    ) -> LocalModel | RemoteModel:
+    async def _entry(self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool) -> SharedModel:
         """A model with everything that its runs share. `ledger` pays for the probe; a replay does not probe."""
         if here := self._local.get(getattr(model, "fingerprint", "")):  # faster than the check of a protocol
             return here
@@ -351,6 +349,48 @@ class Session:
             )
         except BudgetError:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Runs that are about to begin; `run` is the only one, or all together. `trees` are their cache, None if every hole
+    asks anew. Entries of a `fresh` tree replace the known ones. `reads_only`: new entries are not stored. `sources` are
+    the lists of notices of the cache and of a model that reuses blocks; notices may still be added to them."""
+
+    run: Decoder
+    settings: Settings
+    model: SharedModel
+    trees: ModelTrees | None
+    fresh: TokenTree | None
+    reads_only: bool
+    sources: list[Sequence[str]]
+    capabilities: CapabilityCache
+
+    def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
+        """Notices that are not shown yet."""
+        new = [notice for notices in self.sources for notice in notices if notice not in shown]
+        shown.update(dict.fromkeys(new))
+        return [events.Notice(notice) for notice in new]
+
+    def recorded(self, recording: Recording) -> RecordedRun | None:
+        """The record of these runs for a recording; None without a cache."""
+        if self.trees is None:
+            return None
+        vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
+        return recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
+
+    async def keep(self) -> None:
+        """Stores the new entries of the runs."""
+        trees, model = self.trees, self.model
+        assert trees is not None, "there is a cache"
+        try:
+            if self.fresh is not None:
+                trees.tree(model.fingerprint).replace_with(self.fresh)
+            await trees.save(model.fingerprint, model.name, model.vocabulary_size)
+            if isinstance(model, RemoteModel):
+                await self.capabilities.keep(trees, model.completer)
+        finally:
+            await trees.end()
 
 
 @functools.cache

@@ -5,11 +5,10 @@ This module also has the pieces of text that are not on the path yet, and the co
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -334,55 +333,34 @@ def _filled(*pieces: Piece) -> tuple[Piece, ...]:
 class PathCounts:
     """Counts of the tokens on one path, for penalties.
 
-    Each update counts only tokens that joined or left the path since the last question, so that its cost does not grow
-    with the text.
+    Only tokens that joined the path since the last question are counted, so that the cost does not grow with the text.
+    If tokens have left it, all are counted again.
     """
 
-    _slots: dict[int, int] = field(default_factory=dict)
-    """Index of each token in the columns."""
-    _ids: array[int] = field(default_factory=partial(array, "i"))
-    _in_text: array[int] = field(default_factory=partial(array, "i"))
-    _said: array[int] = field(default_factory=partial(array, "i"))
-    _counted: list[Step] = field(default_factory=list)
-    """Oldest first."""
-    _places: dict[int, int] = field(default_factory=dict)
-    """Index of each counted step, by its identity."""
+    _in_text: Counter[int] = field(default_factory=Counter)
+    _said: Counter[int] = field(default_factory=Counter)
+    _newest: Step | None = None
+    """The newest counted step."""
 
     def fork(self) -> PathCounts:
-        fork = PathCounts()
-        fork._slots, fork._places, fork._counted = dict(self._slots), dict(self._places), list(self._counted)
-        fork._ids, fork._in_text, fork._said = self._ids[:], self._in_text[:], self._said[:]
-        return fork
+        return PathCounts(Counter(self._in_text), Counter(self._said), self._newest)
 
     def penalties(self, history: Step | None, sampling: Sampling) -> Penalties:
         """Penalties of the tokens on the path with this history."""
-        self._go_to(history)
-        ids, in_text, said = (np.array(column, np.int32) for column in (self._ids, self._in_text, self._said))
+        new, step = list[Step](), history
+        while step is not None and step is not self._newest:
+            new.append(step)
+            step = step.before
+        if step is not self._newest:
+            self._in_text, self._said = Counter(), Counter()
+        self._newest = history
+        for step in new:
+            token = step.token
+            if token.fate == "kept" and step.node != step.parent and token.id >= 0:
+                self._in_text[token.id] += 1
+                self._said[token.id] += token.hole is not None
+        ids = np.fromiter(self._in_text, np.int32)
+        in_text, said = (
+            np.fromiter(map(counts.__getitem__, self._in_text), np.int32) for counts in (self._in_text, self._said)
+        )
         return Penalties.of(sampling, ids, in_text, said)
-
-    def _go_to(self, history: Step | None) -> None:
-        joined: list[Step] = []
-        while history is not None and id(history) not in self._places:
-            joined.append(history)
-            history = history.before
-        stays = self._places[id(history)] + 1 if history is not None else 0
-        while len(self._counted) > stays:
-            step = self._counted.pop()
-            del self._places[id(step)]
-            self._count(step, -1)
-        for step in reversed(joined):
-            self._places[id(step)] = len(self._counted)
-            self._counted.append(step)
-            self._count(step, 1)
-
-    def _count(self, step: Step, change: int) -> None:
-        token = step.token
-        if token.fate != "kept" or step.node == step.parent or token.id < 0:
-            return
-        slot = self._slots.setdefault(token.id, len(self._ids))
-        if slot == len(self._ids):
-            self._ids.append(token.id)
-            self._in_text.append(0)
-            self._said.append(0)
-        self._in_text[slot] += change
-        self._said[slot] += change if token.hole is not None else 0

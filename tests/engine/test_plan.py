@@ -12,7 +12,8 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.constraints.language import Language
-from lmql_lite.engine.plan import Plan, Way
+from lmql_lite.engine.forms import Way
+from lmql_lite.engine.plan import Plan
 from lmql_lite.models.base import CompletionRequest
 from tests.servers.scored import ScoredCompleter
 from tests.test_examples import EXAMPLES, INPUTS

@@ -17,6 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 import lmql_lite as lq
+from lmql_lite.cache.tokens.draws import NO_PENALTIES
+from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine.ledger import Ledger
@@ -143,8 +145,12 @@ async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
             for token in model.prompt:
                 node = tree.extend(node, token)
             for _ in range(2):
-                choice = await scheduler.choose(node, (), mask, sampling, Ledger(seed + 1))
-                assert choice is not None
+                ledger = Ledger(seed + 1)
+                choice = scheduler.known(node, mask, sampling, ledger, NO_PENALTIES)
+                if isinstance(choice, Miss):
+                    entry = await scheduler.asked(node, (), mask, ledger, None)
+                    choice = scheduler.known(node, mask, sampling, ledger, NO_PENALTIES, entry)
+                assert choice is not None and not isinstance(choice, Miss)
                 said.append(choice.token)
                 node = tree.extend(node, choice.token)
             drawn.append(tuple(said))

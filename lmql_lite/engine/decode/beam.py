@@ -55,33 +55,42 @@ class ForcedScore:
         fork.sum, fork._newest, fork._has_begun = self.sum, self._newest, self._has_begun
         return fork
 
+    def add(self, history: Step | None) -> bool:
+        """Adds the tokens that joined the path, if their scores are known; False if not."""
+        steps, is_all, has_begun = self._new(history)
+        if any(id(step) not in self._known for step in steps):
+            return False
+        added = [self._known[id(step)][1] for step in steps]
+        self.sum = math.fsum(added if is_all else [self.sum, *added])
+        self._newest, self._has_begun = history, has_begun
+        return True
+
     async def weigh(self, generator: Generator, history: Step | None) -> None:
         """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
-        steps, is_all = self._new(history)
+        steps, *_ = self._new(history)
         assert isinstance(generator, LocalGenerator), "only a model that scores has several branches"
         runs = list(_runs([step for step in steps if id(step) not in self._known]))
         logprobs = [await generator.logprobs(run) for run in runs]  # mostly one run, asked for in this tick
         for run, answers in zip(runs, logprobs, strict=True):
             self._known.update((id(step), (step, answer)) for step, answer in zip(run, answers, strict=True))
-        added = [self._known[id(step)][1] for step in steps]
-        self.sum = math.fsum(added if is_all else [self.sum, *added])
-        self._newest = history
+        self.add(history)
 
-    def _new(self, history: Step | None) -> tuple[list[Step], bool]:
+    def _new(self, history: Step | None) -> tuple[list[Step], bool, bool]:
         """Tokens that count on the path since the newest, oldest first, or all of them and True if the history was
-        rewritten."""
-        steps, step = [], history
+        rewritten; and True if text of a hole is among all up to there."""
+        steps, step = list[Step](), history
         while step is not None and step is not self._newest:
             steps.append(step)
             step = step.before
-        self._has_begun = self._has_begun and step is not None
-        return [each for each in reversed(steps) if self._counts(each.token)], step is None
-
-    def _counts(self, token: Token) -> bool:
-        self._has_begun = self._has_begun or token.hole not in (None, TEMPLATE, UNREAD)
-        is_said = token.source == "prompt" and token.hole is None and token.id != NO_ID
-        is_text = token.source == "forced" or (self._observes and self._has_begun and is_said)
-        return is_text and token.fate == "kept" and token.logprob is None
+        counting, has_begun = list[Step](), self._has_begun and step is not None
+        for each in reversed(steps):
+            token = each.token
+            has_begun = has_begun or token.hole not in (None, TEMPLATE, UNREAD)
+            is_said = token.source == "prompt" and token.hole is None and token.id != NO_ID
+            is_text = token.source == "forced" or (self._observes and has_begun and is_said)
+            if is_text and token.fate == "kept" and token.logprob is None:
+                counting.append(each)
+        return counting, step is None, has_begun
 
 
 def _runs(steps: list[Step]) -> Iterator[list[Step]]:
@@ -214,7 +223,8 @@ class BeamSearch(Decoder):
         if len(self.best_beams) + len(self._ended) >= self.width:  # enough results: maybe no beam is left to ask for
             await self._all(self._ask(beam) for beam in self._ended)
             await self._finish()
-        await self._all(self._ask(beam) for beam in (*self.live, *self._ended) if beam in moving)
+        asking = [beam for beam in (*self.live, *self._ended) if beam in moving and not self._is_known(beam)]
+        await self._all(map(self._ask, asking))
         await self._give_up_lost()
         await self._finish()
         # of equal beams the best one is kept, and the one that leads
@@ -277,6 +287,7 @@ class BeamSearch(Decoder):
     async def _to_questions(self, beams: list[Beam]) -> None:
         """Steps all beams to their next question. Raises QueryError if one waits for a lock or a queue that only the
         others could release."""
+        beams = [beam for beam in beams if not _is_at_question(beam.branch)]
         tasks = [asyncio.create_task(self._to_question(beam)) for beam in beams]
         left = set(tasks)
         try:
@@ -302,9 +313,16 @@ class BeamSearch(Decoder):
         """Steps to the next place where the model is asked for a token of a hole."""
         branch = beam.branch
         while not (branch.is_over or beam.is_lost):
-            if branch.hole is not None and not matcher_of(branch.state).forced():
+            if _is_at_question(branch):
                 return
             await self._tried(beam, self.run.step(branch))
+
+    def _is_known(self, beam: Beam) -> bool:
+        """True if the next tokens of a beam and the scores of its forced tokens are in the tree."""
+        branch = beam.branch
+        if not branch.is_over and not beam.ways and may_part(branch):
+            beam.ways = self.run.known_ways(branch, self.ways)
+        return (branch.is_over or bool(beam.ways)) and beam.forced.add(branch.state.history)
 
     async def _ask(self, beam: Beam) -> None:
         """Asks for the next tokens of a beam and for the scores of its forced tokens. An only token is taken."""
@@ -354,7 +372,11 @@ class BeamSearch(Decoder):
                 self._events.append(events.Forked(beam.number, tuple(each.number for each in beams)))
             going += [(each, one) for each, one in zip(beams, mine, strict=True) if one.way]
             self.live += beams[1:]
-        await self._all(self._take(beam, continuation) for beam, continuation in going)
+        judged = [each for each in going if _is_judged(each[0].branch)]
+        for beam, continuation in going:
+            if (beam, continuation) not in judged:  # no Python runs for it, and nothing waits
+                await self._take(beam, continuation)
+        await self._all(self._take(beam, continuation) for beam, continuation in judged)
 
     async def _take(self, beam: Beam, continuation: Continuation) -> None:
         assert continuation.way is not None, "the beam goes on"
@@ -398,6 +420,17 @@ def may_part(branch: Branch) -> bool:
     hole, settings = branch.hole, branch.frame.settings
     is_plain = hole is not None and isinstance(hole.fill, LocalFill) and hole.op.decoder is None
     return is_plain and settings.has_beams
+
+
+def _is_at_question(branch: Branch) -> bool:
+    """True if the model is asked for the next token."""
+    return branch.hole is not None and not matcher_of(branch.state).forced()
+
+
+def _is_judged(branch: Branch) -> bool:
+    """True if the query's Python reads the text of the open hole while it is filled."""
+    hole = branch.hole
+    return branch.frame.decoration is not None or (hole is not None and hole.op.may_reject)
 
 
 def _doubles(beams: Iterable[Beam]) -> list[Beam]:

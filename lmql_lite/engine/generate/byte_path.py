@@ -4,13 +4,11 @@ of text that it was given.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lmql_lite.cache.tokens.bytes import END, TURNS, ByteTree, media_tokens
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.state import NO_ID, State, Step, data_of, ended, steps_since, until
+from lmql_lite.engine.state import NO_ID, State
 from lmql_lite.errors import ModelError
 from lmql_lite.media import Media, article
 from lmql_lite.tokens import Role
@@ -72,40 +70,7 @@ class BytePath(Path):
         return state._replace(pending=())
 
     def close(self, opened: State, state: State) -> State:
-        """The state after a hole that began in `opened`. Text generated beyond its value leaves the path (S14).
-
-        That text stays in the tree, where the run finds it again if the same text follows.
-        """
-        matcher = state.matcher
-        assert matcher is not None, "a hole is open"
-        surplus = len(matcher.text) - len(matcher.value)
-        waiting = len(data_of(state.pending))
-        pending = ended(until(state.pending, waiting - surplus), state.hole)
-        surplus -= waiting - len(data_of(pending))
-        text = state.text + matcher.value.decode()
-        state = state._replace(pending=pending, matcher=None, hole=None, used=0, text=text)
-        if surplus <= 0:
-            return state
-        steps = steps_since(opened, state)
-        newest = len(steps)
-        while surplus > 0:
-            newest -= 1
-            steps[newest], surplus = self._cut(steps[newest], surplus)
-        history, node = opened.history, steps[0].parent if steps else state.node
-        for step in steps:
-            history = replace(step, before=history)
-            node = step.node if step.token.fate == "kept" else node
-        return state._replace(node=node, history=history)
-
-    def _cut(self, step: Step, surplus: int) -> tuple[Step, int]:
-        """The step without its last `surplus` bytes, and the number of bytes left to cut. The rest counts as one token
-        (S15); a step without a rest becomes a cut token."""
-        self._ledger.drop(step, "cut")
-        size = len(step.token.data)
-        if size <= surplus:
-            return replace(step, token=replace(step.token, fate="cut")), surplus - size
-        data = step.token.data[: size - surplus]
-        node = self._tree.extend_path(step.parent, data)
-        step = replace(step, token=replace(step.token, data=data), node=node)
-        self._ledger.add(step)
-        return step, 0
+        """The state after a hole. Text generated beyond its value leaves the path at once, whatever follows: the run
+        finds it again in the tree."""
+        state = super().close(opened, state)
+        return state if state.overhang is None else self.settle(self._keep(state, state.overhang, 0))

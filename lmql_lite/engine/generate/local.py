@@ -9,7 +9,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.nodes import Answer, Node
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine
 from lmql_lite.constraints.terms import Constant, Term
@@ -18,7 +18,6 @@ from lmql_lite.engine.generate.hole_fill import matcher_of, quoted
 from lmql_lite.engine.generate.local_fill import LocalFill
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
@@ -30,7 +29,7 @@ from lmql_lite.models.base import KVScope, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
-from lmql_lite.tokens import Role, Token
+from lmql_lite.tokens import Role
 
 MOST_AHEAD = 64
 """Maximum number of tokens generated while the query's own Python is awaited."""
@@ -77,16 +76,16 @@ class LocalGenerator:
         isolated: bool,
         uses_caches: bool,
     ) -> None:
+        mark = model.blocks.mark if model.blocks is not None else None
+        vocabulary, tokenizer = model.engine.vocabulary, model.scorer.tokenizer
+        self.path = Path(scheduler.tree, tokenizer, vocabulary, ledger, mark)
+        if model.chat is not None:
+            self.path = TemplatePath(model.chat, scheduler.tree, tokenizer, vocabulary, ledger, mark)
         self.model = model.name
         self.engine = model.engine
         self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.tree
-        mark = model.blocks.mark if model.blocks is not None else None
-        vocabulary, tokenizer = model.engine.vocabulary, model.scorer.tokenizer
-        self.path: Path = Path(scheduler.tree, tokenizer, vocabulary, ledger, mark)
-        if model.chat is not None:
-            self.path = TemplatePath(model.chat, scheduler.tree, tokenizer, vocabulary, ledger, mark)
         self._sampling = sampling
         self._isolated = isolated
         self._uses_caches = uses_caches
@@ -115,19 +114,15 @@ class LocalGenerator:
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
-        self._begin()
+        self.begin_options()
         return LocalFill(op, term, self.path, self.ledger, self.scheduler, self.engine, sampling, limit)
 
-    def _begin(self) -> None:
+    def begin_options(self) -> None:
         """Forgets what is known before a hole or a score (S7)."""
         if self._isolated:
             self.tree.drop_scores()
         if not self._uses_caches:
             self.ledger.scope = KVScope()
-
-    def begin_options(self, state: State) -> State:
-        self._begin()
-        return self.path.settle(state)
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
         held, end, own = data_of(state.held), 0, 0
@@ -156,30 +151,13 @@ class LocalGenerator:
         # exact sums do not depend on the order of the tokens or the version of Python
         return answers, tuple(math.fsum(answer.logprob for answer in tokens) for tokens in answers)
 
-    def insert(self, state: State, hole: str, text: str, answer: tuple[Answer, ...]) -> State:
-        for each in answer:
-            data = self.engine.vocabulary.tokens[each.token] or b""
-            if len(data) <= len(data_of(state.held)):
-                state = self.path.take(state, each.token)
-            else:
-                choice = TokenChoice(each.token, data, each.logprob, self.ledger.source(state.node, each.run))
-                state = self.path.choose(state, choice, hole, state.matcher)
-        return state
-
-    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        self._begin()
-        before, state = self.ledger.meter.forward_passes, self._aside().settle(state)
-        weighed, logprobs = await self.weigh(state, options, [self.spell(state, each)[0] for each in options])
-        tokens = []
-        for answers in weighed:
-            node, way = state.node, []
-            for each in answers:
-                data, source = self.engine.vocabulary.tokens[each.token] or b"", self.ledger.source(node, each.run)
-                way.append(Token(each.token, data, None, source, "kept", each.logprob))
-                node = self.tree.extend(node, each.token)
-            tokens.append(tuple(way))
-        usage = Usage(forward_passes=self.ledger.meter.forward_passes - before)
-        return OptionScores(options, logprobs, probabilities(logprobs), tuple(tokens), usage)
+    def choices(self, node: Node, text: str, answers: tuple[Answer, ...]) -> list[TokenChoice]:
+        choices = []
+        for each in answers:
+            data, source = self.engine.vocabulary.tokens[each.token] or b"", self.ledger.source(node, each.run)
+            choices.append(TokenChoice(each.token, data, each.logprob, source))
+            node = self.tree.extend(node, each.token)
+        return choices
 
     async def logprobs(self, steps: Sequence[Step]) -> list[float]:
         ids = tuple(step.token.id for step in steps)
@@ -194,10 +172,6 @@ class LocalGenerator:
 
     async def finish(self, state: State) -> State:
         return self.path.settle(state, last=True)
-
-    def _aside(self) -> Path:
-        """A copy with a path of its own, whose tokens do not count for the run."""
-        return self.path.fork(Ledger(self.ledger.run))
 
     # While Python is awaited ----------------------------------------------------------------------------------------
 
@@ -215,7 +189,7 @@ class LocalGenerator:
                 await writing
 
     async def _write(self, state: State, span: Span) -> None:
-        op, term, aside = Hole(span, "ahead"), Constant(True), self._aside()
+        op, term, aside = Hole(span, "ahead"), Constant(True), self.path.fork(Ledger(self.ledger.run))
         fill = LocalFill(op, term, aside, self.ledger, self.scheduler, self.engine, self._sampling, MOST_AHEAD)
         matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)

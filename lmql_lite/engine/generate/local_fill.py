@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask
+from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
 from lmql_lite.constraints.terms import Term
@@ -141,14 +142,23 @@ class LocalFill(Fill):
             return Pick(state, matcher, left, held)
         raise self._dead_end(state, matcher, held, room)
 
-    def choose(self, pick: Pick) -> Awaitable[TokenChoice | None]:
-        return self._ask(pick, pick.untried, self.sampling)
+    async def choose(self, pick: Pick) -> TokenChoice | None:
+        if pick.untried is NOTHING:
+            return None
+        choice = self._known(pick, pick.untried, self.sampling)
+        if isinstance(choice, Miss):
+            choice = self._known(pick, pick.untried, self.sampling, await self._asked(pick))
+        assert not isinstance(choice, Miss), "scores that were just made are whole"
+        return choice
 
-    def _ask(self, pick: Pick, mask: Mask, sampling: Sampling) -> Awaitable[TokenChoice | None]:
-        if mask is NOTHING:
-            return _nothing()
+    def _known(
+        self, pick: Pick, mask: Mask, sampling: Sampling, entry: ScoreEntry | None = None
+    ) -> TokenChoice | Miss | None:
+        return self._scheduler.known(pick.state.node, mask, sampling, self.ledger, pick.penalties, entry)
+
+    def _asked(self, pick: Pick) -> Awaitable[ScoreEntry]:
         place = DraftPlace((self.op.name, self.op.span), partial(self._fitting, pick))
-        return self._scheduler.choose(pick.state.node, pick.draft, mask, sampling, self.ledger, pick.penalties, place)
+        return self._scheduler.asked(pick.state.node, pick.draft, pick.untried, self.ledger, place)
 
     def _fitting(self, pick: Pick, draft: tuple[int, ...]) -> int:
         """Number of leading tokens of a draft after the held text that the condition allows and that keep the hole
@@ -186,8 +196,7 @@ class LocalFill(Fill):
         if left <= 0:
             return None
         pick = self._allowed(state, matcher, b"", left)
-        mask, penalties = pick.untried, pick.penalties
-        choice = self._scheduler.known(state.node, mask, self.sampling, self.ledger, penalties)
+        choice = self._known(pick, pick.untried, self.sampling)
         return None if choice is None or isinstance(choice, Miss) else self.take(pick, choice)
 
     def _room(self, state: State) -> int:
@@ -269,32 +278,47 @@ class LocalFill(Fill):
 
     # Several branches -----------------------------------------------------------------------------------------------
 
-    async def ways(self, state: State, most: int) -> list[Way]:
+    async def ways(self, pick: Pick, most: int) -> list[Way]:
         """Between one and `most` next tokens, best first, or in the order of draws without replacement. The first is
         the one that `choose` takes."""
-        pick = self.pick(state)
+        ways = list[Way]()
+        if not self.add_known(pick, most, ways):
+            try:
+                entry = await self._asked(pick)
+            except ModelError as error:
+                fail_unfilled(self.op, error)
+            self.add_known(pick, most, ways, entry)
+        return ways
+
+    def add_known(self, pick: Pick, most: int, ways: list[Way], entry: ScoreEntry | None = None) -> bool:
+        """Completes `ways`, as far as the scores in the tree or the `entry` contain them; False if that is not all."""
         if pick.untried is NOTHING:
-            return [Way(pick, None)]
-        left, ways = pick.untried, list[Way]()
+            ways.append(Way(pick, None))
+            return True
+        left = pick.untried.copy()
+        for way in ways:
+            if way.choice is not None:
+                self._cross_out(left, way.choice.token)
         while len(ways) < most:
             sampling = self.sampling
             if ways and sampling.temperature > 0:  # each draw has its own noise
                 sampling = replace(sampling, index=sampling.index + len(ways) * DRAWS_APART)
-            choice = await self._chosen(pick, left, sampling)
+            choice = self._known(pick, left, sampling, entry)
+            if isinstance(choice, Miss):
+                return False
             if choice is None:
                 break
             ways.append(Way(pick, choice))
             left = left.copy()
             self._cross_out(left, choice.token)
         if not ways:
-            room = self._room(state) - len(pick.draft)
-            raise self._dead_end(state, pick.matcher, pick.held, room)
-        return ways
+            raise self._dead_end(pick.state, pick.matcher, pick.held, self._room(pick.state) - len(pick.draft))
+        return True
 
-    async def outcomes(self, state: State, most: int) -> list[Way]:
+    async def outcomes(self, pick: Pick, most: int) -> list[Way]:
         """At most `most` next tokens with their weights, an unbiased choice of all (S36). Tokens that end the value at
         once are one way, unless the following text may begin with them."""
-        pick = self.pick(state)
+        state = pick.state
         if pick.untried is NOTHING:
             return [Way(pick, None)]
         mask, draft, ends = pick.untried, pick.draft, np.zeros(pick.untried.size, np.bool_)
@@ -312,12 +336,6 @@ class LocalFill(Fill):
         is_whole = np.count_nonzero(mask & ~ends) + bool(ends.any()) <= most
         return [Way(pick, choice, weight, bool(is_whole)) for choice, weight in found]
 
-    async def _chosen(self, pick: Pick, mask: Mask, sampling: Sampling) -> TokenChoice | None:
-        try:
-            return await self._ask(pick, mask, sampling)
-        except ModelError as error:
-            fail_unfilled(self.op, error)
-
     # Another value --------------------------------------------------------------------------------------------------
 
     async def go_back(self) -> State | None:
@@ -330,8 +348,10 @@ class LocalFill(Fill):
         best: tuple[float, int, TokenChoice] | None = None
         for at, pick in enumerate(self._tried):
             if at not in self._next:
-                without_draft = pick._replace(draft=())
-                self._next[at] = await self._chosen(without_draft, pick.untried, self.sampling)
+                try:
+                    self._next[at] = await self.choose(pick._replace(draft=()))
+                except ModelError as error:
+                    fail_unfilled(self.op, error)
             choice = self._next[at]
             if choice is not None:
                 score = pick.state.score + (choice.logprob or 0.0)
@@ -398,7 +418,3 @@ class LocalFill(Fill):
 def _ends_at_once(after: Matcher, before: Matcher) -> bool:
     """True if the value ended before the added bytes."""
     return after.ending is not None and len(after.value) == len(before.text)
-
-
-async def _nothing() -> None:
-    """The choice of a hole at its token limit: none."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.bytes import VOCABULARY
 from lmql_lite.cache.tokens.draws import is_greedy
-from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.nodes import Answer, Node
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.language import Language
 from lmql_lite.constraints.terms import Term, identity
@@ -21,7 +21,6 @@ from lmql_lite.engine.generate.byte_path import BytePath
 from lmql_lite.engine.generate.remote_fill import RemoteFill
 from lmql_lite.engine.generate.remote_scheduler import Reader, RemoteScheduler
 from lmql_lite.engine.ledger import Ledger
-from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
@@ -30,7 +29,7 @@ from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
-from lmql_lite.tokens import Role, Token
+from lmql_lite.tokens import Role
 
 SCORED = 0
 """Token of an answer that holds only a score."""
@@ -64,12 +63,13 @@ class RemoteGenerator:
     spells_freely = True
 
     def __init__(self, model: RemoteModel, scheduler: RemoteScheduler, ledger: Ledger, settings: Settings) -> None:
+        chat = scheduler.capabilities.chat_only
+        self.path = BytePath(scheduler.byte_tree, model.engine.vocabulary, ledger, chat=chat)
         self.model = model.name
         self.engine = model.engine
         self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.byte_tree.tree
-        self.path = BytePath(scheduler.byte_tree, self.engine.vocabulary, ledger, chat=scheduler.capabilities.chat_only)
         self.reader = Reader(ledger)
         ledger.by_server = True
         self._forms = model.forms
@@ -134,9 +134,8 @@ class RemoteGenerator:
 
     # Options that are scored ----------------------------------------------------------------------------------------
 
-    def begin_options(self, state: State) -> State:
+    def begin_options(self) -> None:
         self.reader.leave()  # scoring is a separate request
-        return self.path.settle(self.path.answer(state))
 
     def spell(self, state: State, text: str) -> tuple[tuple[int, ...], int]:
         return (), 1
@@ -161,24 +160,11 @@ class RemoteGenerator:
             known[text] = answer if self._isolated else self.tree.add_answer(state.node, _question(text), answer)
         return [(known[text],) for text in texts], tuple(known[text].logprob for text in texts)
 
-    def insert(self, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:
+    def choices(self, node: Node, text: str, answers: tuple[Answer, ...]) -> list[TokenChoice]:
+        """The text as one piece, since its tokens are not known."""
         (answer,) = answers
-        source = self.ledger.source(state.node, answer.run)
-        node = self.tree.extend_path(state.node, text.encode())
-        return self.path.choose(state, TokenChoice(NO_ID, text.encode(), answer.logprob, source, node=node), hole)
-
-    async def score(self, state: State, options: tuple[str, ...]) -> OptionScores:
-        """The scores of options as the next text. Their tokens are not known, so each option counts as one piece."""
-        self.reader.leave()
-        before = self.ledger.requests
-        aside = self.path.fork(Ledger(self.ledger.run))
-        _, logprobs = await self.weigh(aside.settle(aside.answer(state)), options, ())
-        pieces = tuple(
-            (Token(NO_ID, option.encode(), None, "model", "kept", logprob),)
-            for option, logprob in zip(options, logprobs, strict=True)
-        )
-        usage = Usage(requests=self.ledger.requests - before, forward_passes=None)
-        return OptionScores(options, logprobs, probabilities(logprobs), pieces, usage)
+        source, after = self.ledger.source(node, answer.run), self.tree.extend_path(node, text.encode())
+        return [TokenChoice(NO_ID, text.encode(), answer.logprob, source, node=after)]
 
     # The course of a run --------------------------------------------------------------------------------------------
 
