@@ -40,7 +40,7 @@ def main() -> None:
 def take(address: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 700})
+        page = browser.new_page(viewport={"width": 1280, "height": 830})
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
         page.click("#guide-close")

@@ -32,7 +32,6 @@ class RunView {
     this._tabs = TABS.map((name, at) => make("button", { type: "button", role: "tab", onclick: () => this._show(at), onkeydown: (event) => this._key(event) }, name));
     const label = make("label", {}, "branch ", parts.select);
     const ghosts = make("input", { type: "checkbox", checked: true, onchange: () => this._player.wake() });
-    const [outward, fit, inward] = [["−", "zoom out"], ["Fit", "fit"], ["+", "zoom in"]].map(([sign, name]) => make("button", { type: "button", "aria-label": name }, sign));
     const listBox = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "the tree as a list", hidden: true }, parts.list);
     const asList = make("input", { type: "checkbox", onchange: () => {
       parts.trie.hidden = asList.checked;
@@ -42,7 +41,7 @@ class RunView {
     this._panels = [
       make("div", { role: "tabpanel", "aria-label": "Output", tabindex: "0" }, parts.result, parts.output, parts.holes),
       make("div", { role: "tabpanel", "aria-label": "Tree" },
-        make("div", { class: "bar" }, make("label", {}, ghosts, " alternatives"), make("label", {}, asList, " as a list"), make("span", { class: "row" }, outward, fit, inward)),
+        make("div", { class: "bar" }, make("label", {}, ghosts, " alternatives"), make("label", {}, asList, " as a list")),
         parts.trie, listBox),
     ];
     this._box = make("div", { class: "panels", "aria-busy": "false" }, ...this._panels);
@@ -53,7 +52,7 @@ class RunView {
     this._output = new OutputView(parts.output, (token) => choose(token, null));
     this._result = new ResultView(parts.result, parts.holes, onPlace);
     this._ledger = new LedgerView(parts.ledger);
-    this._trie = new TrieView({ root: parts.trie, list: parts.list, scope: null, ghosts, buttons: { inward, outward, fit }, onChoose: choose });
+    this._trie = new TrieView({ root: parts.trie, list: parts.list, scope: null, ghosts, onChoose: choose });
     this._branches = new Branches({ select: parts.select, label, onChoose: () => this._player.wake() });
     this._player = new Player((scene, deadline) => this._draw(scene, deadline), this._box);
     this._player.show(this.recording);

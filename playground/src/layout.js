@@ -5,24 +5,15 @@ export const ROW = 34; // pixels from one row to the next
 export const GAP = 30; // pixels between a part and the next
 
 const INDENT = 24; // pixels, of a wrapped line
-const TRIES = 5;
+const LEAST_WIDTH = 260; // of a line
 const TURN = 6; // pixels between the parts and a line that goes down
 
-/** Gives every run `x`, `row`, `isWrapped` and, where it is, `turn`, the x at which the line to it goes down; so that the tree fits a panel of this shape well. Gives its size in pixels. */
-export function layOut(top, panel) {
-  let line = Math.max(panel.width, 320);
-  for (let tries = 1; ; tries++) {
-    const size = laid(top, line);
-    const isFlat = size.height * panel.width <= size.width * panel.height * 1.15;
-    if (isFlat || tries === TRIES || size.height <= panel.height) return size;
-    line *= Math.max(1.2, Math.sqrt((size.height * panel.width) / (size.width * panel.height)));
-  }
-}
-
-function laid(top, line) {
+/** Gives every run `x`, `row`, `isWrapped` and, where it is, `turn`, the x at which the line to it goes down; so that a line
+ * of the tree has at most this width. Gives the size of the tree in pixels. */
+export function layOut(top, width) {
   const size = { width: 0, height: 0 };
   let row = 0;
-  for (const first of top.children) row = trunk(first, 0, row, line, size) + 1;
+  for (const first of top.children) row = trunk(first, 0, row, Math.max(width, LEAST_WIDTH), size) + 1;
   return size;
 }
 

@@ -33,7 +33,6 @@ export class Stage {
       list: byId("trie-list"),
       scope: byId("trie-scope"),
       ghosts: byId("trie-ghosts"),
-      buttons: { inward: byId("trie-in"), outward: byId("trie-out"), fit: byId("trie-fit") },
       onChoose: (token, run, anchor) => this._card(token, run, anchor),
     });
     this._log = new LogView(byId("log"));

@@ -33,7 +33,7 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     tab.wait("done")
     keyboard.press("Alt+2")
     assert focused() == "tab-trie"
-    for _ in range(8):  # show, alternatives, as a list, three of zoom, the tree
+    for _ in range(5):  # show, alternatives, as a list, the tree
         keyboard.press("Tab")
         if "run" in focused():
             break

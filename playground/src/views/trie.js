@@ -6,19 +6,19 @@ import { ROW, layOut } from "../layout.js";
 import { Trie } from "../scene.js";
 import { times } from "./card.js";
 import { percent } from "./tokens.js";
-import { Zoom } from "./zoom.js";
 
 const MOST_RUNS = 300; // drawn at once
 const MOST_WITH_GHOSTS = 150; // tokens of a tree that shows alternatives
 const LABEL = 26; // characters
 const CHARACTER = 7.3;
 const PADDING = 9;
+const MARGIN = 60; // pixels at the right, for lines that go down
 const MOST_NEW = 40; // of them, in one frame
 const REST = 6; // drawing takes at most one part in so many of the time
 
 export class TrieView {
-  /** `scope` is null where other runs are never drawn; `ghosts` is a check box, `buttons` are those of the zoom. */
-  constructor({ root, list, scope, ghosts, buttons, onChoose }) {
+  /** `scope` is null where other runs are never drawn; `ghosts` is a check box. */
+  constructor({ root, list, scope, ghosts, onChoose }) {
     this._root = root;
     this._list = list;
     this._scope = scope;
@@ -29,7 +29,6 @@ export class TrieView {
     this._places = new Map(); // element -> run
     this._painted = new Map(); // first token of a run -> {stamp, node, edge}
     this._others = [];
-    this._zoom = new Zoom(root, buttons);
     ghosts.addEventListener("change", () => (this._drawn = null));
     root.addEventListener("click", (event) => this._choose(event.target.closest("[role=treeitem]")));
     root.addEventListener("keydown", (event) => this._key(event));
@@ -53,8 +52,8 @@ export class TrieView {
 
   draw(scene) {
     const isList = !this._list.closest("[hidden]");
-    const panel = this._zoom.panel;
-    const stamp = `${scene.count} ${this._isShared} ${this._others.length} ${isList} ${panel.width} ${panel.height}`;
+    const width = this._root.clientWidth;
+    const stamp = `${scene.count} ${this._isShared} ${this._others.length} ${isList} ${width}`;
     if (this._scene === scene && this._drawn === stamp) return false;
     const began = performance.now();
     if (this._scene === scene && began < this._notBefore) return true;
@@ -67,7 +66,7 @@ export class TrieView {
     if (isList) this._tabulate(drawn);
     else {
       for (const run of drawn) run.width = widthOf(run);
-      isLeft = this._paint(drawn, scene.end ? null : trie.latest, layOut(top, panel));
+      isLeft = this._paint(drawn, scene.end ? null : trie.latest, layOut(top, width - MARGIN));
     }
     const now = performance.now();
     this._notBefore = now + REST * (now - began);
@@ -116,7 +115,8 @@ export class TrieView {
       sheet = svg("svg", { role: "tree", "aria-label": "token tree" }, svg("g"), svg("g"));
       this._root.replaceChildren(sheet);
     }
-    this._zoom.fit(sheet, width, height);
+    sheet.setAttribute("width", width);
+    sheet.setAttribute("height", height);
     return sheet.children;
   }
 
@@ -166,7 +166,7 @@ export class TrieView {
     element.setAttribute("tabindex", "0");
     element.setAttribute("aria-selected", "true");
     element.focus({ preventScroll: true });
-    this._zoom.show(run.x, run.row * ROW, run.width + 2 * PADDING, ROW);
+    element.scrollIntoView({ block: "nearest", inline: "nearest" });
     this._onChoose(run.alternative?.asked ?? run.tokens[0], run.alternative ? null : run, () => element.getBoundingClientRect());
   }
 
