@@ -137,6 +137,17 @@ def test_the_chart_shows_what_was_measured() -> None:
     assert rows["ten tool calls"][2] == (1, 461)
 
 
+def test_no_peer_needs_fewer_passes_and_no_condition_of_ours_is_broken() -> None:
+    """Cells of the table that `python -m benchmarks` writes: passes, tokens, times, and whether the conditions held."""
+    table = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8").partition("## Cost")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if " · held" in line]
+    assert rows
+    for task, ours, *peers in rows:
+        assert ours.endswith(" · held"), task
+        counted = [int(cell.split(" · ")[0]) for cell in peers if not cell.startswith(("cannot", "not", "does"))]
+        assert all(int(ours.split(" · ")[0]) <= passes for passes in counted), task
+
+
 def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number, text in enumerate(fences("python")):
