@@ -181,7 +181,9 @@ def markdown(found: dict[str, Any]) -> str:
         f"|---|{'---|' * len(names)}",
     ]
     for task in tasks:
-        cells = [cell(about["tasks"].get(task, {"cannot": about["problem"]})) for about in tools.values()]
+        cells = [
+            cell(about["tasks"].get(task, {"cannot": about["problem"] or "not played"})) for about in tools.values()
+        ]
         lines.append(f"| {TASKS[task].title} | {' | '.join(cells)} |")
     lines += [
         "",
@@ -191,7 +193,7 @@ def markdown(found: dict[str, Any]) -> str:
     ]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for tool, about in tools.items():
-        owned = about.get("owned", {"cannot": about["problem"]})
+        owned = about.get("owned", {"cannot": about["problem"] or "not played"})
         if "cannot" in owned:
             lines.append(f"| {tool} | {owned['cannot']} | | | | |")
             continue

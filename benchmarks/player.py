@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from tasks import OPTIONS, TASKS, THINGS, Task
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaModel
 
 MAX_TOKENS = 60
@@ -46,12 +46,14 @@ def ours(folder: str) -> Play:
     model, session = lq.model(f"local:{folder}"), lq.Session()
 
     def run(query: str, **inputs: Any) -> Any:
-        return lq.run_sync(query, inputs, model=model, session=session, max_tokens=MAX_TOKENS)
+        return lq.run_sync(query, inputs, model=model, session=session)
 
     def play(task: Task, prompts: tuple[str, ...]) -> list[str]:
         given, prompt = task.given, prompts[0]
         if task.kind == "list":
-            query = '"{prompt}[A]-[B]-[C]-[D]" where ' + " and ".join(f'STOPS_AT({name}, "\\n")' for name in "ABCD")
+            header = f"argmax(max_tokens={MAX_TOKENS})\n    "
+            stops = " and ".join(f'STOPS_AT({name}, "\\n")' for name in "ABCD")
+            query = f'{header}"{{prompt}}[A]-[B]-[C]-[D]"\nwhere\n    {stops}'
             found = run(query, prompt=prompt)
             return [found[name].rstrip("\n") for name in "ABCD"]
         if task.kind == "choice":
@@ -177,7 +179,7 @@ def outlines(folder: str) -> Play:
 
 def loaded(folder: str) -> tuple[Any, Any]:
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return AutoTokenizer.from_pretrained(folder), network
+    return PreTrainedTokenizerFast.from_pretrained(folder), network
 
 
 TOOLS = {"lmql_lite": ours, "transformers": generating, "guidance": guidance, "outlines": outlines}
