@@ -6,6 +6,7 @@ It reads a query with Python's own tokenizer and `ast`, and shares no code with 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import itertools
 import re
@@ -25,6 +26,7 @@ from tests.properties.plain_where import (
     operands,
     phrases,
 )
+from tests.properties.random_programs import PRELUDE
 
 # A query, read by Python's own means -----------------------------------------------------------------------------
 
@@ -298,12 +300,13 @@ class Query:
     def filler(self, hole: str, place: int, names: Mapping[str, Any] | None, known: Collection[str], most: int) -> Any:
         """A text of at most `most` bytes that fills a refused hole; None if none is found.
 
-        Without `names`, only clauses whose values are written out count.
+        Without `names`, only clauses whose values are written out, or are functions of random programs, count.
         """
         asked = self.asked(hole, place, known)
         clauses = [clause for some in asked for clause in some]
         if names is None:
-            clauses = [clause for clause in clauses if clause.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN}]
+            names = functions_of_programs()
+            clauses = [each for each in clauses if each.names <= {hole, *FUNCTIONS, *STOPS, "TOKENS", *WRITTEN, *names}]
         make, number = TYPES.get(self.prompt_at(place).holes.get(hole, ""), str), number_of(clauses, hole)
         for text in candidates([constant for clause in clauses for constant in clause.constants]):
             if len(text.encode()) > most or not _is(text, make):
@@ -317,6 +320,15 @@ class Query:
             except Exception:  # a text that Python cannot judge does not meet the condition
                 continue
         return None
+
+
+@functools.cache
+def functions_of_programs() -> Mapping[str, Any]:
+    """Predicates that random programs define for their conditions."""
+    found: dict[str, Any] = {}
+    for name in ("few", "even"):
+        exec(PRELUDE[name], found)
+    return {name: found[name] for name in ("few", "even")}
 
 
 WRITTEN = ("len", "int", "float", "range", "set", "sum", "any", "all", "str", "sorted")
