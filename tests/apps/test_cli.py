@@ -114,7 +114,7 @@ def test_a_cache_file_is_written_and_replayed(shell: Shell) -> None:
     first = shell("run", query, "--cache", "x.tokens", "-u")
     assert first.code == 0 and (shell.folder / "x.tokens").exists()
     again = shell("run", query, "--cache", "x.tokens", "--cache-mode", "replay", "-u")
-    assert again.out == first.out and " 0 forward passes" in again.err
+    assert again.out == first.out and again.err.startswith("0 forward passes")
     other = shell.write("r.lq", '"Tell:[X]" where len(X) < 9')
     missed = shell("run", other, "--cache", "x.tokens", "--cache-mode", "replay")
     assert missed.code == 6 and "the recording has no answer of demo at token" in missed.err

@@ -325,6 +325,9 @@ def speaking(words: bytes) -> Iterator[str]:
                 with connection:
                     connection.recv(9999)
                     connection.sendall(words)
+                    connection.shutdown(socket.SHUT_WR)
+                    with suppress(OSError):  # what is left unread would reset the connection
+                        connection.recv(9999)
 
         thread = threading.Thread(target=speak, daemon=True)
         thread.start()
