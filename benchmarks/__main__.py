@@ -50,7 +50,7 @@ files = sorted(pathlib.Path(package.__file__).parent.rglob("*.py"))
 lines = sum(len(file.read_bytes().splitlines()) for file in files)
 print(json.dumps({"import": cpu, "lines": lines, "modules": len(files), "packages": len(list(m.distributions()))}))
 """
-"""What a package costs its owner, printed by its own interpreter."""
+"""Source of the report on one package: its size, dependencies and start, printed by that package's interpreter."""
 
 
 class Environment(NamedTuple):
