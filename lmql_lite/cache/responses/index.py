@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,6 +199,21 @@ def is_foreign(path: Path) -> bool:
     except OSError:
         return True
     return bool(head) and head[68:72] != APPLICATION.to_bytes(4)
+
+
+def copy_index(source: Path, target: Path) -> None:
+    """Creates an index from that of other logs, which then need not be read. After a failure there is no new index."""
+    if target.exists() or not source.exists() or is_foreign(source):
+        return
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as database,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            database.backup(copy)
+    except sqlite3.Error:
+        with suppress(OSError):
+            target.unlink()
 
 
 def remove_index(index: Path) -> None:

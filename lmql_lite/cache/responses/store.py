@@ -19,6 +19,7 @@ from lmql_lite.cache.responses.index import (
     IndexStale,
     ResponseIndex,
     Row,
+    copy_index,
     remove_index,
     row_of,
 )
@@ -131,6 +132,8 @@ class ResponseStore:
         path = self._place.index if self._log.path == self._place.log else self._log.path.with_suffix(".db")
         if not os.access(path.parent, os.W_OK) or is_on_network(path.parent):
             return self._index_at(None)
+        if self._folder is not None:
+            copy_index(self._folder.merged_log.with_suffix(".db"), path)
         return self._index_at(path)
 
     def _index_at(self, path: Path | None) -> ResponseIndex:
