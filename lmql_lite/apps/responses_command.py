@@ -25,7 +25,7 @@ from lmql_lite.apps.terminal import (
 from lmql_lite.errors import CacheError
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.responses.files import LogSummary
+    from lmql_lite.cache.responses.logs import LogSummary
 
 DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
 MODEL = click.option("--model", required=True, metavar="NAME", help="Name of the model, as the cache was opened.")
@@ -43,7 +43,7 @@ def responses() -> None:
 
 
 def _summaries(path: Path) -> list[LogSummary]:
-    from lmql_lite.cache.responses.files import find_logs, summary
+    from lmql_lite.cache.responses.logs import find_logs, summary
 
     return [summary(log) for log in find_logs(path)]
 
@@ -94,7 +94,7 @@ def verify(path: Path) -> None:
     Exit code 6 if some are damaged. A damaged line is a miss, and prune drops it. A damaged index is rebuilt from its
     log when the cache is next opened.
     """
-    from lmql_lite.cache.responses.files import damaged_rows
+    from lmql_lite.cache.responses.logs import damaged_rows
 
     with reporting(as_json=False):
         damaged = 0
@@ -117,17 +117,15 @@ def verify(path: Path) -> None:
 @JSON
 def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
     """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
-    from lmql_lite.cache.responses.files import prune as prune_log
-    from lmql_lite.cache.responses.index import row_of
+    from lmql_lite.cache.responses.logs import prune as prune_log
+    from lmql_lite.cache.responses.store import servable_row
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
 
     def keep(record: dict[str, Any]) -> bool:
         if record.get("created_at", 0) < oldest:
             return False
-        return (
-            not unserved or record.get("kind") != "response" or row_of(record, record.get("model_hash", "")) is not None
-        )
+        return not unserved or record.get("kind") != "response" or servable_row(record) is not None
 
     with reporting(as_json):
         logs = [each.path for each in _summaries(path)]
@@ -151,7 +149,7 @@ def merge(
 ) -> None:
     """Join SHARDS of one model into one file. They do not change; answers that the output already has take
     precedence."""
-    from lmql_lite.cache.responses.merge import merge as merge_shards
+    from lmql_lite.cache.responses.logs import merge as merge_shards
 
     with reporting(as_json):
         _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
@@ -169,8 +167,8 @@ def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: s
     SOURCES are folders, .jsonl logs or .db files. Keys do not change: a cache that is opened with keys="seed" finds
     those of lmms-eval.
     """
-    from lmql_lite.cache.responses.importing import take_over
     from lmql_lite.cache.responses.keys import fingerprint_model
+    from lmql_lite.cache.responses.logs import take_over
 
     with reporting(as_json):
         _report(str(into), asdict(take_over(list(sources), into, fingerprint_model(model, model_args))), as_json)
@@ -188,7 +186,7 @@ def _report(file: str, counts: dict[str, int], as_json: bool) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
 def export(path: Path, output: Path | None) -> None:
     """Print the answers under DIR that can be served, as JSON lines."""
-    from lmql_lite.cache.responses.files import exported, find_logs
+    from lmql_lite.cache.responses.logs import exported, find_logs
 
     with reporting(as_json=False):
         write_lines((json.dumps(record) for log in find_logs(path) for record in exported(log)), output)

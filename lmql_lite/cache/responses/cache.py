@@ -16,18 +16,16 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lmql_lite.cache.responses.canonical import Unkeyable, canonical, compact
-from lmql_lite.cache.responses.index import KEYS_PER_QUERY, IndexDamaged, Row, checksum
+from lmql_lite.cache.responses.canonical import Unkeyable, canonical
 from lmql_lite.cache.responses.keys import Keyed, KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
-from lmql_lite.cache.responses.merge import MergeReport, OnConflict, end_run, merge
+from lmql_lite.cache.responses.logs import MergeReport, OnConflict, RankOfRun, merge, run_id
 from lmql_lite.cache.responses.policy import CacheNotices, CachePolicy
 from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
-from lmql_lite.cache.responses.runs import RUNS, done_mark, log_of_rank, root_folder, run_id
-from lmql_lite.cache.responses.store import ResponseStore, StoreFiles, Write
+from lmql_lite.cache.responses.store import RUNS, IndexLost, ResponseStore, StoreFiles, Write, row_of
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.store.flight import SingleFlight, ended
-from lmql_lite.store.log import RESPONSE, SCHEMA, line_of
+from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, line_of
 
 LINES_PER_GROUP = 256
 GROUPS_AHEAD = 16
@@ -182,7 +180,7 @@ class ResponseCache:
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
         )
         self._entries: int | None = None
-        self._run: tuple[Path, int, int] | None = None
+        self._run: RankOfRun | None = None
         self._store: ResponseStore | None = None
         self._begin_process()
         if self.policy.mode != "off":
@@ -218,7 +216,7 @@ class ResponseCache:
         Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files.
         """
         fingerprint = fingerprint_model(model, model_args)
-        folder = root_folder(root) / model_hash(fingerprint)
+        folder = _root_folder(root) / model_hash(fingerprint)
         return cls(folder / f"rank{rank}.db", folder / f"rank{rank}.jsonl", model_fingerprint=fingerprint,
                    task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
 
@@ -243,15 +241,13 @@ class ResponseCache:
         if not 0 <= rank < world_size:
             raise InputError(f"rank={rank} is not a rank of {world_size}", hint="count ranks from 0")
         fingerprint = fingerprint_model(model, model_args)
-        folder = root_folder(root) / model_hash(fingerprint)
-        run = folder / RUNS / run_id(world_size)
-        log = log_of_rank(run, rank)
-        cache = cls(log.with_suffix(".db"), log, model_fingerprint=fingerprint,
+        folder = _root_folder(root) / model_hash(fingerprint)
+        run = RankOfRun(folder / RUNS / run_id(world_size), rank, world_size)
+        cache = cls(run.log.with_suffix(".db"), run.log, model_fingerprint=fingerprint,
                     task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
-        cache._run = run, rank, world_size
+        cache._run = run
         if cache._place.is_writable:
-            with suppress(OSError):  # the folder cannot be written, which gave a warning already
-                done_mark(run, rank).unlink(missing_ok=True)
+            run.begin()
         return cache
 
     def finalize(self, success: bool = True, *, wait: float = 60.0) -> MergeReport | None:
@@ -262,13 +258,14 @@ class ResponseCache:
         logs, or merged already if their process is gone. Other ranks return at once. With `success=False` nothing is
         merged, and the next successful run merges it. May be called again. Returns the report of this run's merge.
         """
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise InputError("finalize() ends a run, but this cache has none", hint="use ResponseCache.create")
         self.close()
         if not success or not self._place.is_writable:
             return None
         try:
-            report, missing = end_run(*self._run, wait)
+            report, missing = run.end(wait)
         except (OSError, CacheError) as error:
             self._notices.speak(error)
             return None
@@ -276,7 +273,7 @@ class ResponseCache:
             ranks = ", ".join(map(str, missing))
             self._notices.speak(
                 CacheError(
-                    f"{self._run[0]} is merged without waiting any longer: rank {ranks} of {self._run[2]} did not "
+                    f"{run.run} is merged without waiting any longer: rank {ranks} of {run.world_size} did not "
                     f"finish within {wait:g} s, and what it keeps from now on is merged with the next run"
                 )
             )
@@ -432,17 +429,18 @@ class ResponseCache:
             return hits, stale
         oldest = 0.0 if self._seconds is None else time.time() - self._seconds
         try:
-            for start in range(0, len(keys), KEYS_PER_QUERY):
-                for key, (text, created_at) in store.find(keys[start : start + KEYS_PER_QUERY]).items():
-                    try:
-                        if created_at < oldest:
-                            stale.add(key)
-                        else:
-                            hits[key] = decoded(text), created_at
-                    except ValueError:
-                        stale.add(key)
-        except (CacheError, IndexDamaged, OSError, sqlite3.Error) as error:
+            found = store.find(keys)
+        except (CacheError, IndexLost, OSError, sqlite3.Error) as error:
             self._notices.note(f"{self._place.log}: the cache cannot be read ({error})")
+            return hits, stale
+        for key, (text, created_at) in found.items():
+            try:
+                if created_at < oldest:
+                    stale.add(key)
+                else:
+                    hits[key] = decoded(text), created_at
+            except ValueError:
+                stale.add(key)
         return hits, stale
 
     def _take(self, call: CacheCall, answer: Any, created_at: float) -> None:
@@ -485,11 +483,7 @@ class ResponseCache:
             record["rejected"] = problem
         elif asked.replaces:
             record["replaces"] = True
-        if not key:
-            return line_of(record), None
-        row = Row(key, request_type, task, compact(doc_id), idx if type(idx) is int else 0, keyed.options.text, text,
-                  created_at, checksum(key, text), self._place.model_hash, asked.replaces)  # fmt: skip
-        return line_of(record), row
+        return line_of(record), row_of(record) if key else None
 
     def _send(self, call: CacheCall, *, is_due: bool) -> bool:
         """Passes lines to the log, in groups, or all of them if they are due. Returns True if it did."""
@@ -547,7 +541,7 @@ class ResponseCache:
     def close(self) -> None:
         """Closes the files. May be called again."""
         if (store := self._current()) is not None:
-            with suppress(CacheError, IndexDamaged):
+            with suppress(CacheError, IndexLost, sqlite3.Error):
                 self._entries = store.count()
             self._store = None
             store.close()
@@ -573,6 +567,12 @@ class ResponseCache:
         nothing, for shards of several models, an output that is an input, and a conflict under `error`.
         """
         return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)
+
+
+def _root_folder(root: str | Path) -> Path:
+    """The folder of all models; that of the file if the root is named like an index or a log, as in lmms-eval."""
+    path = Path(os.path.realpath(root))
+    return path.parent if path.suffix in (".db", SUFFIX) and not path.is_dir() else path
 
 
 def _driven(work: Coroutine[Any, Any, Done]) -> Done:

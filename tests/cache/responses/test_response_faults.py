@@ -18,7 +18,7 @@ import pytest
 
 from lmql_lite.cache.responses import store as response_store
 from lmql_lite.cache.responses.cache import ResponseCache
-from lmql_lite.cache.responses.files import summary
+from lmql_lite.cache.responses.logs import summary
 from lmql_lite.cache.responses.policy import CachePolicy
 from lmql_lite.cache.responses.request import Request
 from lmql_lite.errors import CacheError
@@ -112,10 +112,10 @@ def test_nothing_acknowledged_is_lost_in_50_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", ["log", "index"])
 def test_a_kill_between_log_and_index_loses_nothing(tmp_path: Path, after: str) -> None:
     """A9: one row, no second call."""
-    place = "index.ResponseIndex.add" if after == "log" else "index.ResponseIndex.close"
+    place = "store.ResponseStore._add" if after == "log" else "store.ResponseStore.close"
     code = f"""
 import os, signal
-from lmql_lite.cache.responses import index
+from lmql_lite.cache.responses import store
 from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_response_cache import pair
 from pathlib import Path

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from lmql_lite.cache.responses.cache import ResponseCache
-from lmql_lite.cache.responses.files import exported
-from lmql_lite.cache.responses.importing import take_over
 from lmql_lite.cache.responses.keys import fingerprint_model, model_hash, seed_content_hash, seed_key
-from lmql_lite.cache.responses.merge import MergeReport
+from lmql_lite.cache.responses.logs import MergeReport, exported, take_over
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import line_of
 from tests.cache.responses.models import GREEDY, Counting, generation, generations

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.responses import merge as merging
+from lmql_lite.cache.responses import logs
 from lmql_lite.cache.responses.cache import ResponseCache
 from lmql_lite.cache.responses.keys import fingerprint_model, model_hash
-from lmql_lite.cache.responses.merge import MergeReport
+from lmql_lite.cache.responses.logs import MergeReport, run_id
 from lmql_lite.cache.responses.policy import CachePolicy
-from lmql_lite.cache.responses.runs import run_id
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.store.log import line_of, read_lines
 from tests.cache.responses.models import Counting, generations
@@ -251,7 +250,7 @@ def started(root: Path, rank: int, world: int, count: int, then: str = "cache.fi
     """A rank of the run `job` in a process of its own, that keeps its part of `count` answers."""
     code = f"""
 import os, pathlib, signal, sys, time
-from lmql_lite.cache.responses import merge as merging
+from lmql_lite.cache.responses import logs
 from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_runs import created, keep
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
@@ -302,7 +301,14 @@ def test_a_killed_rank_is_named_and_loses_nothing(tmp_path: Path, launch: Launch
 
 @pytest.mark.parametrize(
     "place",
-    ["merging.merge", "merging.rewrite", "merging.remove_index", "merging.await_ranks", "pathlib.Path.rmdir"],
+    [
+        "logs.RankOfRun._await_others",
+        "logs.merge",
+        "logs.rewrite",
+        "logs.ResponseStore",
+        "logs.remove_index",
+        "pathlib.Path.rmdir",
+    ],
 )
 def test_a_kill_at_each_step_of_the_merge_is_made_good_by_the_next_one(
     tmp_path: Path, place: str, launch: Launch
@@ -409,7 +415,7 @@ def test_a_full_disk_leaves_the_run_as_it_is(tmp_path: Path, monkeypatch: pytest
     cache = created(tmp_path)
     keep(cache, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(merging, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patched.setattr(logs, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.warns(RuntimeWarning, match="No space left"):
             assert cache.finalize() is None
     all_served(tmp_path, 2)
