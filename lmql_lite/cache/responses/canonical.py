@@ -24,38 +24,25 @@ import types
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
-Exact: TypeAlias = Callable[[Any], Any]
-"""Maker of canonical data of any value, such as the palette of a picture."""
 MEDIA = (
     ".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v",
     ".wav", ".mp3", ".flac", ".ogg", ".m4a", ".pdf", ".npy", ".npz", ".pt", ".safetensors",
 )  # fmt: skip
 """Endings of a text that is the path of a file, if there is such a file: then its content counts too."""
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 MAX_OBJECTS = 100_000
 """Maximum number of functions, classes and objects that one value may consist of."""
-_GLOBAL_LOADS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
-_NOT_CONTENT = frozenset(
-    ("__dict__", "__weakref__", "__slotnames__", "__module__", "__qualname__", "__firstlineno__",
-     "__static_attributes__", "_abc_impl",
-     "__dataclass_params__", "__dataclass_fields__", "__pydantic_core_schema__", "__pydantic_validator__",
-     "__pydantic_serializer__", "__pydantic_complete__", "__pydantic_decorators__", "__pydantic_generic_metadata__",
-     "__pydantic_parent_namespace__", "__pydantic_fields_complete__", "__pydantic_setattr_handlers__",
-     "__annotations_cache__", "__signature__", "__class_vars__")
-)  # fmt: skip
-"""Attributes of a class that follow from its others, or say where it stands."""
-_LOGGERS = frozenset(("loguru", "structlog"))
+_INERT = frozenset(("_thread", "loguru", "structlog"))
+"""Modules of locks and loggers, which change no answer."""
 _CACHED = type(functools.lru_cache(len))
-_PART = "; it is in "
-_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-
-
-FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, OSError, KeyError, IndexError)
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, OSError, KeyError, IndexError)
 """Errors of objects that cannot say what they are made of."""
+_PART = "; it is in "
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 class Unkeyable(ValueError):
@@ -76,6 +63,11 @@ def digest(data: Any) -> str:
     return hashlib.sha256(compact(data).encode()).hexdigest()
 
 
+def tagged(kind: str, value: Any) -> dict[str, Any]:
+    """A value that JSON lacks."""
+    return {"$": kind, "v": value}
+
+
 class _Walk:
     """Walk through one value. Objects that occur twice, or contain themselves, are numbered by their first place."""
 
@@ -84,29 +76,23 @@ class _Walk:
         self._alive: list[Any] = []
         """Numbered objects, which must outlive their addresses."""
 
-    # -- data
-
     def data(self, value: Any) -> Any:
-        """Data of a request: values that JSON writes alike are alike."""
+        """Data of a request: values that JSON writes alike are alike, and the path of a file counts with the file."""
         kind = type(value)
         if kind is str:
             return text_data(value)
-        if value is None or kind is bool:
-            return value
-        if kind is int:
-            return value if value.bit_length() < 1024 else tagged("int", hex(value))
         if kind is float:
             if not math.isfinite(value):
                 return tagged("float", repr(value))
             return int(value) if value.is_integer() else value
         if isinstance(value, dict | list | tuple | Set) and not isinstance(value, enum.Enum):
-            if kind.__module__ in ("builtins", "collections") or not _state_of(value):
+            if kind.__module__ in ("builtins", "collections") or not getattr(value, "__dict__", None):
                 return self._container(value, self.data)
         elif (plain := numpy_scalar(value)) is not value:
             return self.data(plain)
         if isinstance(value, Path) and not value.is_file():
             raise Unkeyable(f"a request holds the path {str(value)!r}, which is not a file")
-        return self._other(value)
+        return self.exact(value)
 
     def exact(self, value: Any) -> Any:
         """Data of a part of a function or an object, where the type of a number or a container may count."""
@@ -114,7 +100,7 @@ class _Walk:
         if kind is str or value is None or kind is bool:
             return value
         if kind is int:
-            return self.data(value)
+            return value if value.bit_length() < 1024 else tagged("int", hex(value))
         if kind is float:
             return tagged("float", value.hex())
         if kind in (dict, list, set):
@@ -123,11 +109,11 @@ class _Walk:
             return tagged(kind.__name__, self._container(value, self.exact))
         return self._other(value)
 
-    def _container(self, value: Any, data: Any) -> Any:
+    def _container(self, value: Any, data: Callable[[Any], Any]) -> Any:
         if isinstance(value, Set):
             # each element by itself, since the order of a set differs between processes
-            each_alone = _Walk().exact if data == self.exact else _Walk().data
-            return tagged("set", sorted((each_alone(each) for each in value), key=compact))
+            alone = _Walk.exact if data == self.exact else _Walk.data
+            return tagged("set", sorted((alone(_Walk(), each) for each in value), key=compact))
         if not isinstance(value, dict):
             return [data(each) for each in value]
         if all(type(name) is str for name in value):
@@ -138,36 +124,37 @@ class _Walk:
     def _other(self, value: Any) -> Any:
         """Data of a value that JSON lacks."""
         kind = type(value)
-        if isinstance(value, enum.Enum):
-            members = [[each.name, self.exact(each.value)] for each in kind]
-            return tagged("enum", [kind.__module__, kind.__qualname__, members, value.name, self.exact(value.value)])
-        if isinstance(value, bytes | bytearray | memoryview):
-            return tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
-        if kind is complex:
-            return tagged("complex", repr(value))
-        if isinstance(value, PurePath):
-            return path_data(value)
-        if (found := media_data(value, self.exact)) is not None:
-            return found
-        if isinstance(value, types.ModuleType):
-            return self._module(value, frozenset())
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, types.MethodType):
-            return self._method(value)
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, types.CodeType):
-            return self._code(value)
-        if isinstance(value, types.MappingProxyType):
-            return self._container(dict(value), self.exact)
-        if isinstance(value, logging.Logger | logging.LoggerAdapter) or kind.__module__.split(".")[0] in _LOGGERS:
-            return tagged("logger", "")  # it writes, and changes no answer
-        if kind.__module__ == "_thread":
-            return tagged("lock", "")
+        match value:
+            case bytes() | bytearray() | memoryview():
+                return tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
+            case Path() if value.is_file():
+                return tagged("file", [value.name, file_digest(value)])
+            case types.ModuleType():
+                return self._module(value, frozenset())
+            case types.FunctionType():
+                return self._function(value)
+            case types.MethodType():
+                return self._method(value)
+            case type():
+                return self._class(value)
+            case types.CodeType():
+                return self._code(value)
+            case staticmethod() | classmethod():
+                return tagged(kind.__name__, self.exact(value.__func__))
+            case property():
+                return tagged("property", self.exact((value.fget, value.fset, value.fdel)))
+            case functools.cached_property():
+                return tagged("property", self.exact(value.func))
+            case types.MappingProxyType():
+                return self.exact(dict(value))
+            case logging.Logger() | logging.LoggerAdapter():
+                return tagged("inert", "")
+        if kind.__module__.partition(".")[0] in _INERT:
+            return tagged("inert", "")
         if kind is _CACHED:
             return tagged("cached", self.exact(value.__wrapped__))
-        return self._object(value)
+        found = media_data(value, self.exact)
+        return self._object(value) if found is None else found
 
     def _numbered(self, value: Any) -> Any:
         """Reference to an object that was seen before; None if it is new."""
@@ -182,28 +169,16 @@ class _Walk:
     # -- code
 
     def _function(self, function: types.FunctionType) -> Any:
-        name = _library_name(function)
-        if name is not None:
-            return tagged("name", [*name, self._code(function.__code__)])
+        code = function.__code__
+        if (name := _library_name(function)) is not None:
+            return tagged("name", [*name, self._code(code)])
         if (again := self._numbered(function)) is not None:
             return again
-        code, defaults = function.__code__, (function.__defaults__, function.__kwdefaults__)
         with _part(f"the function {function.__qualname__!r}"):
             cells = [self._cell(cell) for cell in function.__closure__ or ()]
-            return tagged("function", [function.__qualname__, self._code(code), self.exact(defaults), cells,
-                                        self._globals(function), self.exact(vars(function))])  # fmt: skip
-
-    def _method(self, method: types.MethodType) -> Any:
-        """A method with its object; with those attributes alone that it reads, if it does nothing else with it."""
-        function, owner = method.__func__, method.__self__
-        attributes: dict[str, Any] = {}
-        if not isinstance(function, types.FunctionType) or not _collect(function, owner, attributes):
-            return tagged("method", [self.exact(function), self.exact(owner)])
-        found: dict[str, Any] = {}
-        for name in sorted(attributes):
-            with _part(f"the attribute {name!r} of a {type(owner).__qualname__}"):
-                found[name] = self._attribute(attributes[name])
-        return tagged("reader", [self._function(function), found])
+            return tagged("function", [function.__qualname__, self._code(code), self.exact(function.__defaults__),
+                                       self.exact(function.__kwdefaults__), cells, self._globals(function),
+                                       self.exact(vars(function))])  # fmt: skip
 
     def _cell(self, cell: types.CellType) -> Any:
         try:
@@ -218,27 +193,18 @@ class _Walk:
         return tagged("code", [code.co_code.hex(), code.co_exceptiontable.hex(), self.exact((counts, names)),
                                 [self.exact(each) for each in code.co_consts]])  # fmt: skip
 
-    def _globals(self, function: types.FunctionType) -> Any:
-        """Values of the globals that a function reads, and files of the modules that it imports."""
-        codes = list(_codes(function.__code__))
-        loaded, imported = set[str](), set[str]()
-        for code in codes:
-            for step in dis.get_instructions(code):
-                if step.opname in _GLOBAL_LOADS:
-                    loaded.add(step.argval)
-                elif step.opname == "IMPORT_NAME":
-                    imported.add(step.argval)
-        names = frozenset(name for code in codes for name in code.co_names)
-        found: dict[str, Any] = {}
-        for name in sorted(loaded):
-            if name in function.__globals__:
-                value = function.__globals__[name]
+    def _globals(self, function: types.FunctionType) -> dict[str, Any]:
+        """Values of the globals that a function names, and files of the user's modules that it imports."""
+        scope, found = function.__globals__, dict[str, Any]()
+        names = frozenset(name for code in _codes(function.__code__) for name in code.co_names)
+        for name in sorted(names):
+            if name in scope:
                 with _part(f"the global {name!r}"):
+                    value = scope[name]
                     is_module = isinstance(value, types.ModuleType)
                     found[name] = self._module(value, names) if is_module else self.exact(value)
-        package = function.__globals__.get("__package__") or ""
-        for name in sorted(imported):
-            for full in (name, f"{package}.{name}"):
+                continue
+            for full in (name, f"{scope.get('__package__') or ''}.{name}"):
                 if (file := _module_file(full)) is not None:
                     found[f"import {full}"] = file_digest(file)
         return found
@@ -247,19 +213,26 @@ class _Walk:
         """A module by its name; one of the user's own also by its file and those attributes whose names are read."""
         if _is_library(module.__name__):
             return tagged("module", module.__name__)
-        content = vars(module)
+        if (again := self._numbered(module)) is not None:
+            return again
+        content, file = vars(module), getattr(module, "__file__", None)
         used = {}
         for name in sorted(names & content.keys()):
             value = content[name]
-            if isinstance(value, types.ModuleType):
-                if (again := self._numbered(value)) is None:
-                    used[name] = self._module(value, names)
-                else:
-                    used[name] = again
-            else:
-                used[name] = self.exact(value)
-        file = getattr(module, "__file__", None)
+            used[name] = self._module(value, names) if isinstance(value, types.ModuleType) else self.exact(value)
         return tagged("module", [module.__name__, file_digest(Path(file)) if file else "", used])
+
+    def _method(self, method: types.MethodType) -> Any:
+        """A method with its object; with those attributes alone that it reads, if it does nothing else with it."""
+        function, owner = method.__func__, method.__self__
+        attributes = _attributes_read(method)
+        if attributes is None:
+            return tagged("method", [self.exact(function), self.exact(owner)])
+        found: dict[str, Any] = {}
+        for name in sorted(attributes):
+            with _part(f"the attribute {name!r} of a {type(owner).__qualname__}"):
+                found[name] = self.exact(attributes[name])
+        return tagged("reader", [self.exact(function), found])
 
     # -- objects
 
@@ -271,20 +244,11 @@ class _Walk:
         content: dict[str, Any] = {}
         with _part(f"the class {kind.__qualname__!r}"):
             for name, value in vars(kind).items():
-                if name not in _NOT_CONTENT and not isinstance(value, _DESCRIPTORS):
-                    content[name] = self._attribute(value)
+                if _is_content(name, value):
+                    content[name] = self.exact(value)
             bases = [self.exact(base) for base in kind.__bases__]
             meta = None if type(kind) is type else self.exact(type(kind))
             return tagged("class", [kind.__qualname__, bases, meta, content])
-
-    def _attribute(self, value: Any) -> Any:
-        if isinstance(value, staticmethod | classmethod):
-            return tagged(type(value).__name__, self.exact(value.__func__))
-        if isinstance(value, property):
-            return tagged("property", [self.exact(each) for each in (value.fget, value.fset, value.fdel)])
-        if isinstance(value, functools.cached_property):
-            return tagged("property", self.exact(value.func))
-        return self.exact(value)
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
@@ -296,7 +260,7 @@ class _Walk:
         try:
             reducer = copyreg.dispatch_table.get(kind)
             reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
-        except FAILURES:
+        except _FAILURES:
             raise refusal from None
         if isinstance(reduced, str):
             module = getattr(value, "__module__", None) or kind.__module__
@@ -321,39 +285,41 @@ def _part(name: str) -> Iterator[None]:
         raise Unkeyable(f"{error}{_PART}{name}") from None
 
 
-def _state_of(value: Any) -> Any:
-    """Attributes that a container of an own class has beside its items."""
-    return getattr(value, "__dict__", None)
+def _is_content(name: str, value: Any) -> bool:
+    """True for an attribute of a class that does not follow from its others: Python's own names count as functions and
+    annotations only."""
+    if name.startswith("__"):
+        return name == "__annotations__" or isinstance(value, types.FunctionType | staticmethod | classmethod)
+    return name != "_abc_impl" and not isinstance(value, _SLOTS)
 
 
-def _collect(function: types.FunctionType, owner: Any, attributes: dict[str, Any]) -> bool:
-    """Collects the attributes of its object that a method reads, also through other methods and properties of it.
+def _attributes_read(method: types.MethodType) -> dict[str, Any] | None:
+    """Attributes of its object that a method reads, also through other methods and properties of it. None if it uses
+    the object in another way, so that all of it counts."""
+    owner, found, waiting = method.__self__, dict[str, Any](), [method.__func__]
+    kind, state = type(owner), getattr(owner, "__dict__", None)
+    if not isinstance(state, dict) or hasattr(kind, "__getattr__"):
+        return None
+    while waiting:
+        function = waiting.pop()
+        names = _names_after_first(function.__code__) if isinstance(function, types.FunctionType) else None
+        if names is None:
+            return None
+        for name in names - found.keys():
+            value = inspect.getattr_static(kind, name, None)
+            is_computed = isinstance(value, functools.cached_property)  # its value is in the object after the first use
+            if not is_computed:
+                value = inspect.getattr_static(owner, name, owner)
+            if value is owner or isinstance(value, _SLOTS):  # missing, or in a slot
+                return None
+            found[name] = value
+            inner = value.fget if isinstance(value, property) else value.func if is_computed else value
+            if isinstance(inner, types.FunctionType) and (is_computed or name not in state):
+                waiting.append(inner)
+    return found
 
-    False if the object is used in another way, so that all of it counts.
-    """
-    names = _attributes_read(function.__code__)
-    state = getattr(owner, "__dict__", None)
-    if names is None or not isinstance(state, dict) or hasattr(type(owner), "__getattr__"):
-        return False
-    for name in names - attributes.keys():
-        value = inspect.getattr_static(type(owner), name, None)
-        is_computed = isinstance(value, functools.cached_property)  # its value appears in the object at the first use
-        if not is_computed:
-            value = inspect.getattr_static(owner, name, owner)
-        if value is owner or type(value) in _DESCRIPTORS:  # missing, or in a slot
-            return False
-        attributes[name] = value
-        inner = value.fget if isinstance(value, property) else value.func if is_computed else value
-        if (
-            (is_computed or name not in state)
-            and isinstance(inner, types.FunctionType)
-            and not _collect(inner, owner, attributes)
-        ):
-            return False
-    return True
 
-
-def _attributes_read(code: types.CodeType) -> Set[str] | None:
+def _names_after_first(code: types.CodeType) -> Set[str] | None:
     """Attributes of its first argument that code reads; None if it does more with it than that."""
     if not code.co_argcount or code.co_varnames[0] in code.co_cellvars:
         return None
@@ -418,11 +384,7 @@ def _module_file(name: str) -> Path | None:
     return file if file is not None and file.is_file() and _PACKAGES.isdisjoint(file.parts) else None
 
 
-# Content of files, arrays, tensors and pictures, whose packages are not imported here --------------------------------
-
-
-def tagged(kind: str, value: Any) -> dict[str, Any]:
-    return {"$": kind, "v": value}
+# Content of files, arrays, tensors and pictures ----------------------------------------------------------------------
 
 
 def text_data(value: str) -> Any:
@@ -432,13 +394,6 @@ def text_data(value: str) -> Any:
         if os.path.isfile(file):
             return tagged("path", [value, file_digest(Path(file))])
     return value
-
-
-def path_data(path: PurePath) -> Any:
-    """A path: of a file, its name and the content; of anything else, the path itself."""
-    if isinstance(path, Path) and path.is_file():
-        return tagged("file", [path.name, file_digest(path)])
-    return tagged("place", str(path))
 
 
 def file_digest(path: Path) -> str:
@@ -458,7 +413,7 @@ def numpy_scalar(value: Any) -> Any:
     return value if type(plain) is type(value) else plain
 
 
-def media_data(value: Any, exact: Exact) -> Any:
+def media_data(value: Any, exact: Callable[[Any], Any]) -> Any:
     """Data of an array, a tensor or a picture; None for other values. Their packages are not imported here."""
     numpy, torch, pictures = (sys.modules.get(name) for name in ("numpy", "torch", "PIL.Image"))
     try:
@@ -473,7 +428,7 @@ def media_data(value: Any, exact: Exact) -> Any:
             return tagged("tensor", [*about, hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()])
         if pictures is not None and isinstance(value, pictures.Image):
             return tagged("picture", [_frame(value, exact) for _ in _frames(value)])
-    except FAILURES as error:
+    except _FAILURES as error:
         if isinstance(error, Unkeyable):
             raise
         name = type(value).__qualname__
@@ -484,19 +439,18 @@ def media_data(value: Any, exact: Exact) -> Any:
 def _frames(picture: Any) -> Iterator[None]:
     """Each frame of a picture in turn; the picture then shows the frame that it showed before."""
     count = getattr(picture, "n_frames", 1)
-    if count == 1:
-        yield
-        return
-    shown = picture.tell()
+    shown = picture.tell() if count > 1 else 0
     try:
         for number in range(count):
-            picture.seek(number)
+            if count > 1:
+                picture.seek(number)
             yield
     finally:
-        picture.seek(shown)
+        if count > 1:
+            picture.seek(shown)
 
 
-def _frame(picture: Any, exact: Exact) -> Any:
+def _frame(picture: Any, exact: Callable[[Any], Any]) -> Any:
     data = picture.tobytes()
     palette = picture.palette.getdata() if picture.palette is not None else None
     return [picture.mode, list(picture.size), hashlib.sha256(data).hexdigest(), exact(palette),

@@ -315,7 +315,6 @@ class ResponseStore:
             self._database = sqlite3.connect(path or ":memory:", timeout=30, check_same_thread=False)
             self._prepare()
             if path is not None:
-                os.chmod(path, 0o600)
                 self._file = os.stat(path)
         except (OSError, sqlite3.OperationalError) as error:
             raise self._unwritable(error) from error
@@ -337,6 +336,8 @@ class ResponseStore:
         database.execute(f"PRAGMA application_id={APPLICATION}")  # before WAL, so that the file itself has it
         for setting in _SETTINGS:
             database.execute(f"PRAGMA {setting}")
+        if self._path is not None:
+            os.chmod(self._path, 0o600)  # before the write-ahead log is made, which gets the same mode
         if not tables:
             meta = {"model_fingerprint": self._place.fingerprint, "model_fingerprint_hash": self._place.model_hash,
                     "schema_version": str(SCHEMA)}  # fmt: skip
