@@ -58,6 +58,10 @@ _ADD = """INSERT OR IGNORE INTO entry (model, place, question, parent, tokens, r
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
+class NotWritable(CacheError):
+    """The file cannot be written, as a notice says already."""
+
+
 class TreeFile(Rows):
     """Reader and writer of one file. `follow` and `write` belong to one thread at a time; `rows` may be called on any.
 
@@ -431,7 +435,7 @@ class TreeFile(Rows):
                         self._open(creates=True)
                 self._generation += GENERATION
                 self.begin(self._generation, is_void=True)
-            elif self.writable:
+            elif not isinstance(error, NotWritable):
                 self._note(f"cannot be written, new entries are not kept ({reason(error)})")
             return False
 
@@ -443,7 +447,7 @@ class TreeFile(Rows):
             self._reopen(creates=True)
             database = self._writer
             if database is None or not self.writable:
-                raise CacheError(f"{self._given} cannot be written")
+                raise NotWritable(f"{self._given} cannot be written")
             self._prepare(database)
             database.execute("BEGIN IMMEDIATE")
             if self._is_current():
