@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from lmql_lite.constraints.pattern import accepted, class_text
-from lmql_lite.constraints.terms import And, Constant, Matches, Not, Term
+from lmql_lite.constraints.terms import And, Constant, Matches, Term
 from lmql_lite.errors import Span
 
 INT = "0|-?[1-9][0-9]*"
@@ -93,11 +93,6 @@ def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
     bounds += [] if at_most is None else [_up_to(at_most)]
     terms = tuple(Matches(bound, span=span) for bound in bounds or [INT])
     return terms[0] if len(terms) == 1 else And(terms, span)
-
-
-def other_integers(term: Term, span: Span) -> Term:
-    """The integers that do not meet a term."""
-    return And((Matches(INT, span=span), Not(term, span)), span)
 
 
 def _from(least: int) -> str:

@@ -160,12 +160,11 @@ class StopPattern:
 
 
 class PlaceStep(NamedTuple):
-    """One step of the path to a place inside a value: to an attribute, to an item, to the result of `get`, to each or
-    to some item of a collection, or to the values of a dict."""
+    """One step of the path to a place inside a value: to an attribute, to an item, to each or to some item of a
+    collection."""
 
-    kind: Literal["attribute", "item", "get", "each", "some", "values"]
+    kind: Literal["attribute", "item", "each", "some"]
     key: object = None
-    default: object = None
 
 
 class PlaceTest(NamedTuple):
@@ -179,13 +178,13 @@ class PlaceTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """One of the `tests` holds for the place of a JSON value to which `path` leads (S21).
+    """A JSON value has a place to which `path` leads, and the `test`, if any, holds for it (S21).
 
     It narrows the schema of the value; no automaton follows it.
     """
 
     path: tuple[PlaceStep, ...]
-    tests: tuple[PlaceTest, ...]
+    test: PlaceTest | None = None
     span: Span | None = field(default=None, compare=False)
 
 

@@ -17,7 +17,7 @@ from lmql_lite.constraints.json_schema import finite_schema, grammar, is_impossi
 from lmql_lite.constraints.simplify import conflict
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.narrowing import MARK, narrowed
+from lmql_lite.program.narrowing import CHANGING, FAITHFUL, MARK, narrowed
 from lmql_lite.program.values import finite, wrong
 
 if TYPE_CHECKING:
@@ -282,19 +282,8 @@ def _has_floats(schema: Any) -> bool:
     return isinstance(schema, dict) and (schema.get("type") == "number" or any(map(_has_floats, schema.values())))
 
 
-SAID = frozenset(
-    (
-        *("any", "none", "bool", "int", "float", "str", "literal", "enum", "nullable", "union", "tagged-union"),
-        *("default", "definitions", "definition-ref", "list", "tuple", "model", "model-fields", "model-field"),
-        *("dataclass", "dataclass-args", "dataclass-field", "typed-dict", "typed-dict-field"),
-        *("call", "arguments", "json-or-python", "lax-or-strict"),
-    )
-)
+SAID = FAITHFUL.union(("any", "call", "arguments", "json-or-python", "lax-or-strict"))
 """Kinds of pydantic's schemas whose JSON Schema is complete."""
-
-
-CHANGING = ("strip_whitespace", "to_lower", "to_upper")
-"""Settings of a text by which pydantic judges another text than the one that was written."""
 
 
 def says_all(core: Any) -> bool:

@@ -22,14 +22,13 @@ from lmql_lite.constraints import formats
 from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
-from lmql_lite.program.symbols import MAX_LISTED, OPERATORS, ORDER, WITHOUT_ZONE, NumberRange, compared
+from lmql_lite.program.symbols import OPERATORS, ORDER, WITHOUT_ZONE, whole_bounds
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
 Path = tuple[PlaceStep, ...]
-Tests = tuple[PlaceTest, ...]
-Keys = tuple[str, str, str, str]
-"""Keys of a schema for bounds: least, exclusive least, greatest, exclusive greatest."""
+Keys = Mapping[str, str]
+"""Maps relations to the keys of a schema for such a bound."""
 MARK = "x-core"
 """Key of a schema under which the numbers of its core schemas are listed, innermost first."""
 MAX_SCHEMA = 100_000
@@ -46,11 +45,11 @@ RELATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 MAX_EXACT = 2**53
 """Greatest bound that a grammar's floats hold exactly."""
 MAX_FLOAT = 10**308
-BOUNDS: Keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+BOUNDS: Keys = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
 SIZES: Mapping[Any, Keys] = {
-    "array": ("minItems", "", "maxItems", ""),
-    "string": ("minLength", "", "maxLength", ""),
-    "object": ("minProperties", "", "maxProperties", ""),
+    "array": {">=": "minItems", "<=": "maxItems"},
+    "string": {">=": "minLength", "<=": "maxLength"},
+    "object": {">=": "minProperties", "<=": "maxProperties"},
 }
 """Keys of the bounds of a length, by the type of a schema."""
 SPECIAL = frozenset("\\.^$*+?{}[]|()")
@@ -58,18 +57,18 @@ SPECIAL = frozenset("\\.^$*+?{}[]|()")
 RECORDS = ("model-fields", "dataclass-args", "typed-dict")
 LISTS = ("list", "tuple", "named-tuple")
 SETS = ("set", "frozenset")
-THROUGH = (
-    *("default", "nullable", "union", "tagged-union", "definitions", "definition-ref", "model", "dataclass"),
-    *("model-field", "dataclass-field", "typed-dict-field", "named-tuple-field"),
+FAITHFUL = frozenset(
+    (
+        *("none", "bool", "int", "float", "str", "literal", "enum", "nullable", "union", "tagged-union", "default"),
+        *("definitions", "definition-ref", "list", "tuple", "model", "model-field", "dataclass", "dataclass-field"),
+        *("typed-dict-field", *RECORDS),
+    )
 )
-"""Core schemas that say nothing about the value, or wrap one that does."""
-PLAIN = frozenset(
-    ("none", "bool", "int", "float", "str", "literal", "enum", "dict", "date", "datetime", "time", "decimal")
-    + (RECORDS + LISTS + SETS + THROUGH)
-)
-"""Core schemas whose values can be told from their JSON. All others may change the value."""
-CHANGING = ("strip_whitespace", "to_lower", "to_upper", "str_strip_whitespace", "str_to_lower", "str_to_upper")
-"""Settings of texts that change them."""
+"""Kinds of pydantic's core schemas whose values are what their JSON says, and whose JSON Schema is complete."""
+PLAIN = FAITHFUL.union(SETS, ("named-tuple", "named-tuple-field", "dict", "date", "datetime", "time", "decimal"))
+"""Kinds whose values are what their JSON says. All others may change the value."""
+CHANGING = ("strip_whitespace", "to_lower", "to_upper")
+"""Settings by which pydantic changes a text before it judges it."""
 
 
 def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term, hints: list[str]) -> Schema | None:
@@ -109,26 +108,21 @@ def _references(schema: Any) -> Iterator[Any]:
             yield from _references(each)
 
 
-def holds(value: Any, path: Path, tests: Tests) -> bool:
-    """True if the value has such a place, and Python finds one of the tests, if any, true for it."""
+def holds(value: Any, path: Path, test: PlaceTest | None) -> bool:
+    """True if the value has such a place, and Python finds the test, if any, true for it."""
     try:
         if not path:
-            return not tests or any(_holds(test, value) for test in tests)
-        (kind, key, default), *rest = path
-        steps = tuple(rest)
+            return test is None or _holds(test, value)
+        (kind, key), *rest = path
         match kind:
             case "attribute":
-                return holds(getattr(value, str(key)), steps, tests)
+                return holds(getattr(value, str(key)), tuple(rest), test)
             case "item":
-                return holds(value[key], steps, tests)
-            case "get":
-                return holds(value.get(key, default), steps, tests)
+                return holds(value[key], tuple(rest), test)
             case "each":
-                return all(holds(each, steps, tests) for each in value)
+                return all(holds(each, tuple(rest), test) for each in value)
             case "some":
-                return any(holds(each, steps, tests) for each in value)
-            case "values":
-                return holds(list(value.values()), steps, tests)
+                return any(holds(each, tuple(rest), test) for each in value)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError):
         return False
 
@@ -158,8 +152,8 @@ class Narrower:
         match term:
             case Constant(holds=False):
                 return None
-            case Inside(path, tests):
-                return self.at(node, path, tests)
+            case Inside(path, test):
+                return self.at(node, path, test)
             case And(terms):
                 # lengths first: an item is looked for in a list whose greatest length is known
                 for part in sorted(terms, key=_is_of_length, reverse=True):
@@ -170,35 +164,32 @@ class Narrower:
                         node = found
                 return node
             case Or(terms):
-                places = [part for part in terms if isinstance(part, Inside)]
-                if len(places) == len(terms) and len({part.path for part in places}) == 1:
-                    return self.at(node, places[0].path, tuple(test for part in places for test in part.tests))
                 return self._either(node, [self.meeting(node, part) for part in terms])
         return node
 
-    def at(self, node: Any, path: Path, tests: Tests, seen: frozenset[str] = frozenset()) -> Any:
+    def at(self, node: Any, path: Path, test: PlaceTest | None, seen: frozenset[str] = frozenset()) -> Any:
         """The node with its place at `path` narrowed. `seen` are the references that led here."""
-        if not isinstance(node, dict) or not (path or tests):
+        if not isinstance(node, dict) or not (path or test):
             return node
         if self.cores is None and isinstance(node.get("type"), list) and "anyOf" not in node:
             arms = [{**node, "type": each} for each in node["type"]]
-            found = self._arms({"anyOf": arms}, path, tests, seen, is_decimal=False)
+            found = self._arms({"anyOf": arms}, path, test, seen)
             return found if found is None or found["anyOf"] is not arms else node
         if "$ref" in node:
             reference, target = str(node["$ref"]), self._resolved(node)
             if target is None or reference in seen:
                 return node
-            found = self.at(target, path, tests, seen | {reference})
+            found = self.at(target, path, test, seen | {reference})
             return node if found is target else found
         cores = self._cores(node)
         if cores is None:
             return node
-        kinds = [core["type"] for core in cores]
         if "anyOf" in node:
-            return self._arms(node, path, tests, seen, is_decimal="decimal" in kinds)
-        if not path:
-            return self._either(node, [self._tested(node, cores, test) for test in tests])
-        return self._inside(node, cores, path, tests)
+            is_decimal = any(core["type"] == "decimal" for core in cores)  # a number, or a text for more digits
+            return node if is_decimal else self._arms(node, path, test, seen)
+        if test and not path:
+            return self._tested(node, cores, test)
+        return self._inside(node, cores, path, test)
 
     def _resolved(self, node: Schema) -> Schema | None:
         """The node in place of its reference."""
@@ -227,83 +218,70 @@ class Narrower:
             return left[0] if left else None
         return {"anyOf": left, MARK: []}
 
-    def _arms(self, node: Schema, path: Path, tests: Tests, seen: frozenset[str], *, is_decimal: bool) -> Any:
+    def _arms(self, node: Schema, path: Path, test: PlaceTest | None, seen: frozenset[str]) -> Any:
         before = node["anyOf"]
-        if is_decimal:  # a number, or a text for numbers of more digits
-            arms = [
-                self._either(arm, [_of_number(arm, test, BOUNDS, is_whole=False) for test in tests])
-                if arm.get("type") == "number" and not path
-                else arm
-                for arm in before
-            ]
-        else:
-            arms = [self.at(arm, path, tests, seen) for arm in before]
-        left = [arm for arm in arms if arm is not None]
+        left = [arm for each in before if (arm := self.at(each, path, test, seen)) is not None]
         if len(left) == len(before) and all(map(operator.is_, left, before)):
             return node
         return {**node, "anyOf": left} if left else None
 
     # A step of the path ---------------------------------------------------------------------------------------------
 
-    def _inside(self, node: Schema, cores: list[Any], path: Path, tests: Tests) -> Any:
-        (kind, key, default), *rest = path
-        steps, kinds, shape = tuple(rest), {core["type"] for core in cores}, node.get("type")
-        if shape == "null":
-            return node if kind == "attribute" and hasattr(None, str(key)) else None
-        if shape == "object":
-            if kind == "values" and (self.cores is None or "dict" in kinds):
-                return self._values(node, steps, tests)
-            if not isinstance(key, str) or kind not in ("attribute", "item", "get"):
+    def _inside(self, node: Schema, cores: list[Any], path: Path, test: PlaceTest | None) -> Any:
+        (kind, key), *rest = path
+        steps, kinds = tuple(rest), {core["type"] for core in cores}
+        match node.get("type"), kind:
+            case "null", _:
+                return None
+            case "object", "attribute" | "item" if isinstance(key, str):
+                return self._in_object(node, cores, key, kind == "item", steps, test)
+            case "array", _ if self.cores is not None and not kinds & {*LISTS, *SETS}:
                 return node
-            is_item = kind in ("item", "get")
-            if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
-                if not is_item:
-                    return node if hasattr(dict, key) else self._lacking(f'a dict has items: write ["{key}"]')
-                may_lack = kind == "get" and holds(default, steps, tests)
-                return self._property(node, key, steps, tests, may_lack=may_lack)
-            record = next((core for core in cores if core["type"] in RECORDS), None)
-            if record is None:
-                return node
-            if (record["type"] == "typed-dict") is not is_item:
-                if not is_item:
-                    return node if hasattr(dict, key) else self._lacking(f'a dict has items: write ["{key}"]')
-                made = [core["cls"] for core in cores if core["type"] in ("model", "dataclass")]
-                has_items = any(hasattr(cls, "__getitem__") for cls in made)
-                return node if has_items else self._lacking(f"a record has attributes: write .{key}")
-            if _surely_lacks(cores, record, key):
-                if kind == "get" and holds(default, steps, tests):
-                    return node
-                close = did_you_mean(key, _names(record))
-                return self._lacking(close or f"its fields are {', '.join(_names(record))}")
-            field = _field(record, key)
-            name = field.get("validation_alias", key) if field else None
-            if field is None or not isinstance(name, str) or name not in node.get("properties", {}):
-                return node
-            may_lack = _may_lack(field, steps, tests) or (kind == "get" and holds(default, steps, tests))
-            return self._property(node, name, steps, tests, may_lack=may_lack)
-        if shape == "array" and (self.cores is None or kinds & {*LISTS, *SETS}):
-            if kind == "each":
-                return self._each(node, steps, tests)
-            if kind == "some":
-                return self._some(node, steps, tests)
-            if kind == "attribute":
+            case "array", "each":
+                return self._each(node, steps, test)
+            case "array", "some":
+                return self._some(node, steps, test)
+            case "array", "attribute":
                 names = [field["name"] for core in cores if core["type"] == "named-tuple" for field in core["fields"]]
-                return self._position(node, names.index(key), steps, tests) if key in names else node
-            if kind == "item" and type(key) is int and not kinds & {*SETS}:
-                return self._position(node, key, steps, tests)
+                return self._position(node, names.index(key), steps, test) if key in names else node
+            case "array", "item" if type(key) is int and not kinds & {*SETS}:
+                return self._position(node, key, steps, test)
         return node
+
+    def _in_object(
+        self, node: Schema, cores: list[Any], key: str, is_item: bool, path: Path, test: PlaceTest | None
+    ) -> Any:
+        record = next((core for core in cores if core["type"] in RECORDS), None)
+        is_mapping = self.cores is None or any(core["type"] == "dict" for core in cores)
+        if is_mapping or (record and record["type"] == "typed-dict"):
+            if not is_item:
+                return node if hasattr(dict, key) else self._lacking(f'a dict has items: write ["{key}"]')
+        elif record and is_item:
+            has_items = any(hasattr(core["cls"], "__getitem__") for core in cores if "cls" in core)
+            return node if has_items else self._lacking(f"a record has attributes: write .{key}")
+        if is_mapping:
+            return self._property(node, key, path, test, may_lack=False) if _has_text_keys(cores) else node
+        if record is None:
+            return node
+        if _surely_lacks(cores, record, key):
+            return self._lacking(did_you_mean(key, _names(record)) or f"its fields are {', '.join(_names(record))}")
+        field = _field(record, key)
+        name = field.get("validation_alias", key) if field else None
+        if field is None or not isinstance(name, str) or name not in node.get("properties", {}):
+            return node
+        return self._property(node, name, path, test, may_lack=_may_lack(field, path, test))
 
     def _lacking(self, hint: str) -> None:
         self.hints.append(hint)
 
-    def _property(self, node: Schema, name: str, path: Path, tests: Tests, *, may_lack: bool) -> Any:
+    def _property(self, node: Schema, name: str, path: Path, test: PlaceTest | None, *, may_lack: bool) -> Any:
         """The object with one property narrowed. Unless it `may_lack` the property, it is required."""
         properties, required = node.get("properties", {}), node.get("required", [])
         others = node.get("additionalProperties", True)
         if name not in properties and (others is False or "patternProperties" in node):
             return node
         before = properties.get(name, others)
-        after = self.at(before, path, tests)
+        after = self.at(before, path, test)
         is_required = name in required
         if after is None:
             return None if is_required or not may_lack else {**node, "properties": {**properties, name: False}}
@@ -312,24 +290,10 @@ class Narrower:
         required = required if is_required or may_lack else [*required, name]
         return {**node, "properties": {**properties, name: after}, **({"required": required} if required else {})}
 
-    def _values(self, node: Schema, path: Path, tests: Tests) -> Any:
-        """The object with all its values narrowed: those of `properties`, and the others."""
-        if not path or path[0].kind != "each" or "patternProperties" in node:
-            return node
-        properties = {}
-        for name, before in node.get("properties", {}).items():
-            after = self.at(before, path[1:], tests)
-            if after is None and name in node.get("required", ()):
-                return None
-            properties[name] = False if after is None else after
-        others = self.at(node.get("additionalProperties", True), path[1:], tests)
-        found = {**node, "additionalProperties": False if others is None else others}
-        return found | ({"properties": properties} if properties else {})
-
-    def _each(self, node: Schema, path: Path, tests: Tests) -> Any:
+    def _each(self, node: Schema, path: Path, test: PlaceTest | None) -> Any:
         first = node.get("prefixItems", [])
-        after = [self.at(item, path, tests) for item in first]
-        others = self.at(node.get("items", True), path, tests)
+        after = [self.at(item, path, test) for item in first]
+        others = self.at(node.get("items", True), path, test)
         most = [node["maxItems"]] if "maxItems" in node else []
         if None in after:
             most.append(after.index(None))
@@ -344,19 +308,19 @@ class Narrower:
         found = {key: value for key, value in node.items() if key != "prefixItems"} | {"items": others}
         return found | ({"prefixItems": after} if after else {}) | ({"maxItems": min(most)} if most else {})
 
-    def _some(self, node: Schema, path: Path, tests: Tests) -> Any:
-        """The list with at least one item that meets the tests, which guides if its length is bounded."""
+    def _some(self, node: Schema, path: Path, test: PlaceTest | None) -> Any:
+        """The list with at least one item that meets the test, which guides if its length is bounded."""
         most = node.get("maxItems")
         if most == 0:
             return None
         if most is None or most > MAX_POSITIONS:
             items = [*node.get("prefixItems", []), node.get("items", True)]
-            is_possible = any(self.at(item, path, tests) is not None for item in items)
+            is_possible = any(self.at(item, path, test) is not None for item in items)
             found = {**node, "minItems": max(node.get("minItems", 0), 1)} if is_possible else None
             return node if found == node else found
-        return self._either(node, [self._position(node, at, path, tests) for at in range(most)])
+        return self._either(node, [self._position(node, at, path, test) for at in range(most)])
 
-    def _position(self, node: Schema, at: int, path: Path, tests: Tests) -> Any:
+    def _position(self, node: Schema, at: int, path: Path, test: PlaceTest | None) -> Any:
         """The list with one item narrowed, which must be there."""
         least, most = node.get("minItems", 0), node.get("maxItems")
         if at < 0:
@@ -369,7 +333,7 @@ class Narrower:
         if at > MAX_POSITIONS + len(first):
             return node
         items = [*first, *[others] * (at + 1 - len(first))]
-        after = self.at(items[at], path, tests)
+        after = self.at(items[at], path, test)
         if after is None:
             return None
         if after is items[at] and least > at:
@@ -391,19 +355,15 @@ class Narrower:
             return self.cores is None or not kinds.isdisjoint(names)
 
         if test.of_length or (test.relation == "true" and shape in SIZES):
-            known = shape in SIZES and may_be("str", "dict", *LISTS, *SETS)
-            return (
-                _of_number(node, test, SIZES[shape], is_whole=True, is_set=not kinds.isdisjoint(SETS))
-                if known
-                else node
-            )
+            is_known = shape in SIZES and may_be("str", "dict", *LISTS, *SETS)
+            return _of_number(node, test, SIZES[shape], is_set=not kinds.isdisjoint(SETS)) if is_known else node
         match shape:
             case "string" | "array" | "object" | "integer" | "number" if test.relation == "is":
                 return None if test.holds else node
             case "integer" if may_be("int"):
-                return _of_number(node, test, BOUNDS, is_whole=True)
+                return _of_number(node, test, BOUNDS)
             case "number" if may_be("float"):
-                return _of_number(node, test, BOUNDS, is_whole=False)
+                return _of_number(node, test, BOUNDS)
             case "string" if kinds & {"date"}:
                 return _of_date(node, test)
             case "string" if kinds & {"datetime", "time"}:
@@ -412,10 +372,10 @@ class Narrower:
                 return _of_text(node, test)
             case "array" if test.relation == "contains" and may_be(*LISTS, *SETS):
                 item = PlaceTest("==", test.value, test.holds)
-                return self._some(node, (), (item,)) if test.holds else self._each(node, (), (item,))
+                return self._some(node, (), item) if test.holds else self._each(node, (), item)
             case "object" if test.relation == "contains" and test.holds and isinstance(test.value, str):
                 if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
-                    return self._property(node, test.value, (), (), may_lack=False)
+                    return self._property(node, test.value, (), None, may_lack=False)
         return node
 
 
@@ -424,8 +384,8 @@ class Narrower:
 
 def _is_plain(core: Any) -> bool:
     """True if the value is what its JSON says: no validator, no `__post_init__` and no setting of texts changes it."""
-    settings = {**core, **core.get("config", {})}
-    if core["type"] not in PLAIN or any(settings.get(name) for name in CHANGING):
+    texts = core.get("config", {})
+    if core["type"] not in PLAIN or any(core.get(name) or texts.get(f"str_{name}") for name in CHANGING):
         return False
     if any(core.get(name) for name in ("post_init", "custom_init", "root_model")):
         return False
@@ -456,19 +416,19 @@ def _field(record: Any, name: object) -> Any:
     return field if field and isinstance(field.get("validation_alias", name), str) else None
 
 
-def _may_lack(field: Any, path: Path, tests: Tests) -> bool:
-    """True if an object without the field may meet the tests: by its default, or by one that is made at run time."""
+def _may_lack(field: Any, path: Path, test: PlaceTest | None) -> bool:
+    """True if an object without the field may meet the test: by its default, or by one that is made at run time."""
     core = field["schema"]
     if field["type"] == "typed-dict-field" and core["type"] != "default":
         return False  # the key is then missing
     if core["type"] != "default":
         return True
-    return holds(core["default"], path, tests) if "default" in core else True
+    return holds(core["default"], path, test) if "default" in core else True
 
 
 def _has_text_keys(cores: Iterable[Any]) -> bool:
-    keys = next(core for core in cores if core["type"] == "dict").get("keys_schema", {"type": "any"})
-    return keys["type"] in ("str", "any") and _is_plain({**keys, "type": "str"})
+    keys = next((core.get("keys_schema") for core in cores if core["type"] == "dict"), None)
+    return keys is None or (keys["type"] in ("str", "any") and _is_plain({**keys, "type": "str"}))
 
 
 def _listed(node: Schema, cores: Sequence[Any]) -> list[tuple[Any, Any]] | None:
@@ -503,80 +463,77 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | Rational | Decimal)
 
 
-def _intervals(test: PlaceTest) -> list[NumberRange] | None:
-    """The numbers that meet a test; None if that is not known, or if there are too many intervals."""
-    value: Any = test.value
-    match test.relation:
-        case "<" | "<=" | ">" | ">=":
-            return compared(test.relation, value) if _is_number(value) else []
-        case "true":
-            among, holds = (0,), not test.holds
-        case "==" | "in":
-            among, holds = value if test.relation == "in" else (value,), test.holds
-        case "is" | "match" | "fullmatch" | "search":
-            return None
-        case _:
-            return []
-    if holds and isinstance(among, range) and (abs(among.step) == 1 or len(among) > MAX_LISTED):
-        return [NumberRange(min(among), max(among))] if among else []
-    if not holds and len(among) > MAX_RUNS:
-        return None
-    points = sorted({Fraction(each) for each in among if _is_number(each) and math.isfinite(each)})
-    if holds:
-        return [NumberRange(point, point) for point in points]
-    return [NumberRange(low, high, True, True) for low, high in zip([None, *points], [*points, None], strict=True)]
-
-
-def _of_number(node: Schema, test: PlaceTest, keys: Keys, *, is_whole: bool, is_set: bool = False) -> Any:
+def _of_number(node: Schema, test: PlaceTest, keys: Keys, *, is_set: bool = False) -> Any:
     """The node with bounds on a number, or on its length. Equal items of a set count once, so that only a lower bound
     holds for its length."""
     wanted = _intervals(test)
     if wanted is None:
         return node
     arms = []
-    for each in wanted:
-        found = _within(node, each._replace(high=None) if is_set else each, keys, is_whole=is_whole)
+    for bounds in wanted:
+        found = _within(node, [each for each in bounds if not is_set or ">" in each[0]], keys)
         arms += [] if found is None else [found]
     if len(arms) > MAX_RUNS or node in arms:
         return node
-    values = [arm["minimum"] for arm in arms if keys == BOUNDS and arm.get("minimum") == arm.get("maximum", ...)]
-    if test.relation == "in" and len(values) == len(arms) > 1:
-        return {**_without(node, keys), "enum": values}
     return arms[0] if len(arms) == 1 else {"anyOf": arms, MARK: []} if arms else None
 
 
-def _without(node: Schema, keys: Iterable[str]) -> Schema:
-    return {key: value for key, value in node.items() if key not in keys}
-
-
-def _within(node: Schema, wanted: NumberRange, keys: Keys, *, is_whole: bool) -> Schema | None:
-    """The node with its own bounds on a number and these; None if there is no number between them."""
-    least, above, most, below = keys
-    lows = [(Fraction(node[key]), key == above) for key in (least, above) if key in node]
-    highs = [(-Fraction(node[key]), key == below) for key in (most, below) if key in node]
-    lows += [] if keys == BOUNDS else [(Fraction(0), False)]
-    lows += [] if wanted.low is None else [(Fraction(wanted.low), wanted.open_low)]
-    highs += [] if wanted.high is None else [(-Fraction(wanted.high), wanted.open_high)]
-    low, open_low = max(lows) if lows else (None, False)
-    negative, open_high = max(highs) if highs else (None, False)
-    both = NumberRange(low, None if negative is None else -negative, open_low, open_high)
-    if is_whole:
-        both = NumberRange(*both.whole())
-    if both.is_empty:
+def _intervals(test: PlaceTest) -> list[list[tuple[str, Any]]] | None:
+    """The numbers that meet a test, as intervals with their bounds; None if that is not known, or if there are too
+    many."""
+    value: Any = test.value
+    match test.relation:
+        case "<" | "<=" | ">" | ">=" if not _is_number(value) or value in (math.inf, -math.inf):
+            return [[]] if _holds(test._replace(of_length=False), 0) else []
+        case "<" | "<=" | ">" | ">=":
+            return [[(test.relation, value)]]
+        case "in" if test.holds and isinstance(value, range) and (abs(value.step) == 1 or len(value) > MAX_RUNS):
+            low, high = sorted((value[0], value[-1])) if value else (1, 0)
+            return [[(">=", low), ("<=", high)]]
+        case "==" | "in" | "true":
+            among = value if test.relation == "in" else (0,) if test.relation == "true" else (value,)
+        case "is" | "match" | "fullmatch" | "search":
+            return None
+        case _:
+            return []
+    if len(among) > MAX_RUNS:
         return None
-    found = _without(node, keys)
-    found |= _bound(both.low, above if both.open_low else least, least, -math.inf, is_whole=is_whole)
-    return found | _bound(both.high, below if both.open_high else most, most, math.inf, is_whole=is_whole)
+    numbers = [each for each in among if _is_number(each) and each not in (math.inf, -math.inf)]
+    points = sorted(set(map(Fraction, numbers)))
+    if test.holds is not (test.relation == "true"):
+        return [[(">=", each), ("<=", each)] for each in points]
+    above, below = [[], *([(">", each)] for each in points)], [*([("<", each)] for each in points), []]
+    return [low + high for low, high in zip(above, below, strict=True)]
 
 
-def _bound(value: Any, key: str, inclusive: str, outward: float, *, is_whole: bool) -> Schema:
+def _within(node: Schema, bounds: Iterable[tuple[str, Any]], keys: Keys) -> Schema | None:
+    """The node with its own bounds and these; None if there is no number between them."""
+    found = dict(node)
+    is_length = keys is not BOUNDS
+    for relation, bound in bounds:
+        is_low = ">" in relation
+        if is_length or node.get("type") == "integer":
+            relation, bound = relation[0] + "=", whole_bounds(relation, bound)[0 if is_low else 1]
+        key, number = keys[relation], _in_json(Fraction(bound), -math.inf if is_low else math.inf)
+        if number is not None:
+            found[key] = (max if is_low else min)(found.get(key, number), number)
+    lows = [(found[keys[each]], each) for each in (">=", ">") if keys.get(each) in found]
+    lows += [(0, ">=")] if is_length else []
+    highs = [(found[keys[each]], each) for each in ("<=", "<") if keys.get(each) in found]
+    for low, above in lows:
+        if any(low > high or (low == high and "=" not in above + below) for high, below in highs):
+            return None
+    return found
+
+
+def _in_json(bound: Fraction, outward: float) -> float | None:
     """A bound as JSON. One that a grammar's floats do not hold is rounded outwards, or left out."""
-    if value is None or abs(value) > (MAX_EXACT if is_whole else MAX_FLOAT):
-        return {}
-    if value.denominator == 1 and abs(value) <= MAX_EXACT:
-        return {key: int(value)}
-    nearest = float(value)
-    return {key: nearest} if Fraction(nearest) == value else {inclusive: math.nextafter(nearest, outward)}
+    if bound.denominator == 1:
+        return int(bound) if abs(bound) <= MAX_EXACT else None
+    if abs(bound) > MAX_FLOAT:
+        return None
+    nearest = float(bound)
+    return nearest if Fraction(nearest) == bound else math.nextafter(nearest, outward)
 
 
 # Texts and dates -----------------------------------------------------------------------------------------------------
@@ -586,7 +543,7 @@ def _of_text(node: Schema, test: PlaceTest) -> Any:
     value: Any = test.value
     if not test.holds:
         is_filled = test.relation in ("==", "in") and "" in ((value,) if test.relation == "==" else value)
-        return _within(node, NumberRange(1), SIZES["string"], is_whole=True) if is_filled else node
+        return _within(node, [(">=", 1)], SIZES["string"]) if is_filled else node
     match test.relation:
         case "==" | "in":
             among = value if test.relation == "in" else (value,)
@@ -651,4 +608,4 @@ def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time])
 
 
 def _is_of_length(term: Term) -> bool:
-    return isinstance(term, Inside) and all(test.of_length for test in term.tests)
+    return isinstance(term, Inside) and term.test is not None and term.test.of_length

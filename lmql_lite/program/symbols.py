@@ -16,10 +16,9 @@ from decimal import Decimal
 from enum import Enum, EnumMeta
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
 from numbers import Real
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from lmql_lite.constraints import formats
 from lmql_lite.constraints.pattern import UnsupportedPattern, found, literally, phrase, program
@@ -68,6 +67,7 @@ WAYS = ("match", "fullmatch", "search")
 """Functions of Python's `re`, which are relations too."""
 ORDER = ("<", "<=", ">", ">=")
 EQUALITY = ("==", "in")
+COMPARISONS = ORDER + EQUALITY
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -87,8 +87,7 @@ LONGEST = 64
 LISTED = 100_000
 """Most numbers that are listed in memory."""
 NOWHERE = Span("", "", 0, 0)
-CASES = ("lower", "upper")
-STRIPS = ("strip", "lstrip", "rstrip")
+ANY, SPACE, NO_SPACE = "(?s:.*)", f"[{literally(''.join(SPACES))}]", f"[^{literally(''.join(SPACES))}]"
 
 
 class Unguided(Exception):
@@ -105,6 +104,12 @@ UNKNOWN = UnknownValue()
 class Symbol:
     """The value of an expression that reads the hole."""
 
+    relations: ClassVar[tuple[str, ...]] = ()
+    """Relations that a term can express."""
+
+    def knows(self, relation: str) -> bool:
+        return relation in self.relations
+
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
         """The texts for which a relation to a value holds, or does not hold.
 
@@ -112,19 +117,17 @@ class Symbol:
         """
         if not self.knows(relation):
             raise Unguided
-        return Constant(True) if value is UNKNOWN else self._term(relation, value, holds)
+        if value is UNKNOWN:
+            return Constant(True)
+        found = self.holding(relation, value)
+        return found if holds else self.opposite(found)
 
-    def knows(self, relation: str) -> bool:
-        """True if a term can express the relation."""
-        return False
-
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        found = self._holding(relation, value)
-        return found if holds else Not(found)
-
-    def _holding(self, relation: str, value: Any) -> Term:
+    def holding(self, relation: str, value: Any) -> Term:
         """The texts for which the relation holds."""
         raise NotImplementedError
+
+    def opposite(self, term: Term) -> Term:
+        return Not(term)
 
     def is_exact(self, relation: str, holds: bool) -> bool:
         """True if the term says all that the comparison says. Otherwise Python judges the value as well."""
@@ -168,40 +171,42 @@ class TextSymbol(Symbol):
     def is_plain(self) -> bool:
         return not (self.case or self.left or self.right)
 
+    def _compared(self, relation: str) -> Symbol | None:
+        """Symbol of the value, where that is compared and not the text."""
+        if self.kind and relation in ORDER:
+            return NumberSymbol(self.kind)
+        if self.kind == "float" and relation in EQUALITY:
+            return EitherSymbol()
+        return self.typed if relation in COMPARISONS else None
+
     def knows(self, relation: str) -> bool:
         if relation in ORDER:
-            return self.typed is not None or self.kind is not None
-        if relation in ("==", "in", "startswith", "endswith"):
-            return True
+            return self._compared(relation) is not None
         if relation == "contains":
             return not (self.left or self.right)
-        return self.is_plain and relation in (*WAYS, *RELATIONS.values())
+        return relation in (*EQUALITY, "startswith", "endswith") or (
+            self.is_plain and relation in (*WAYS, *RELATIONS.values())
+        )
 
     def is_exact(self, relation: str, holds: bool) -> bool:
-        if relation in (*ORDER, *EQUALITY):
-            if self.typed is not None:
-                return self.typed.is_exact(relation, holds)
-            if self.kind == "float":
-                return False
+        if compared := self._compared(relation):
+            return compared.is_exact(relation, holds)
         return holds or not self.case  # some spellings, such as ß for SS, are left out
 
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        if self.typed is not None and relation in (*ORDER, *EQUALITY):
-            return self.typed.term(relation, value, holds)
-        if self.kind and relation in ORDER:
-            return NumberSymbol(self.kind).term(relation, value, holds)
-        if self.kind == "float" and relation in EQUALITY:  # as a number, or as a text
-            return Constant(True)
-        return Symbol._term(self, relation, value, holds)
+    def term(self, relation: str, value: Any, holds: bool = True) -> Term:
+        if compared := self._compared(relation):
+            return compared.term(relation, value, holds)
+        return Symbol.term(self, relation, value, holds)
 
-    def _holding(self, relation: str, value: Any) -> Term:
+    def holding(self, relation: str, value: Any) -> Term:
         match relation:
             case "==":
                 return self._one_of([value])
             case "in":
                 return self._one_of(_several(value))
             case "contains":
-                return self._contains(value)
+                sentence = "a hole is text and can only contain text"
+                return self._standing(_texts([value], sentence, "a text has quotes"), at_start=False, at_end=False)
             case "startswith" | "endswith" | "begins" | "ends":
                 return self._edge(relation, value)
             case "match" | "fullmatch" | "search":
@@ -209,20 +214,20 @@ class TextSymbol(Symbol):
         return _stops(relation == "stops at", value)
 
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
-        if not given and name in CASES and self.case in (None, name):
-            return replace(self, case=name, kind=None, typed=None)
-        if not given and name in STRIPS:
-            return replace(
-                self, left=self.left or name != "rstrip", right=self.right or name != "lstrip", kind=None, typed=None
-            )
-        if self.is_plain:
-            match name, given:
-                case name, () if name in formats.METHODS:
-                    return formats.method(name, NOWHERE)
-                case "split", ():
-                    return PartsSymbol("words")
-                case "count", (phrase,):
-                    return _occurrences(phrase)
+        match name, given:
+            case "lower" | "upper", () if self.case in (None, name):
+                return replace(self, case=name, kind=None, typed=None)
+            case "strip" | "lstrip" | "rstrip", ():
+                left, right = self.left or name != "rstrip", self.right or name != "lstrip"
+                return replace(self, left=left, right=right, kind=None, typed=None)
+            case _ if not self.is_plain:
+                raise Unguided
+            case name, () if name in formats.METHODS:
+                return formats.method(name, NOWHERE)
+            case "split", ():
+                return PartsSymbol("words")
+            case "count", (phrase,):
+                return _occurrences(phrase)
         raise Unguided
 
     def length(self) -> Symbol:
@@ -243,40 +248,13 @@ class TextSymbol(Symbol):
 
     def _one_of(self, values: Iterable[Any]) -> Term:
         """Term of several options, which may also be numbers if the hole has a kind of number."""
-        options: dict[str, None] = {}
-        numbers: list[Any] = []
-        for option in values:
-            if self.kind and isinstance(option, Real):
-                numbers.append(option)
-            elif isinstance(option, str):
-                encode(option)
-                options[option] = None
-            else:
-                hint = "a text has quotes; numbers are compared with int(X) or float(X)"
-                if isinstance(option, Enum):
-                    hint = f"write the type in the prompt: [X: {type(option).__name__}]"
-                raise wrong("a hole is text and can only be one of several texts", option, hint)
-        texts: Term = Choice(tuple(option.encode() for option in options))
-        if not self.is_plain:
-            space = _space("*")
-            kept = [each for each in options if each == self._stripped(each)]
-            spelled = [each for option in kept if (each := _spelled(option, self.case)) is not None]
-            either = f"{space if self.left else ''}(?:{'|'.join(spelled)}){space if self.right else ''}"
-            texts = matches(either) if spelled else Constant(False)
-        return Or((texts, NumberSymbol("int").term("in", numbers))) if numbers else texts
-
-    def _stripped(self, text: str) -> str:
-        text = text.lstrip() if self.left else text
-        return text.rstrip() if self.right else text
-
-    def _contains(self, value: Any) -> Term:
-        if not isinstance(value, str):
-            raise wrong("a hole is text and can only contain text", value, "a text has quotes")
-        data = encode(value)
-        spelled = _spelled(value, self.case)
-        if self.case is None or spelled is None:
-            return Contains(data) if self.case is None else Constant(False)
-        return matches(f"(?s:.*){spelled}(?s:.*)", delimits=False)
+        values = list(values)
+        numbers = [each for each in values if self.kind and isinstance(each, Real)]
+        options = values if not numbers else [each for each in values if not isinstance(each, Real)]
+        hint = "a text has quotes; numbers are compared with int(X) or float(X)"
+        texts = _texts(options, "a hole is text and can only be one of several texts", hint)
+        term = self._standing(texts, at_start=True, at_end=True)
+        return Or((term, NumberSymbol("int").term("in", numbers))) if numbers else term
 
     def _edge(self, relation: str, value: Any) -> Term:
         """`X.startswith(value)`, `ENDS_WITH(X, value)`, `X.lower().endswith(value)`: a text, or any of several.
@@ -287,33 +265,42 @@ class TextSymbol(Symbol):
         several = isinstance(value, tuple) or (
             not tuple_only and isinstance(value, Iterable) and not isinstance(value, str)
         )
-        texts: set[str] = set()
-        for option in list(value) if several else [value]:
-            if not isinstance(option, str):
-                kind = "a tuple of texts" if tuple_only else "a collection of texts"
-                sentence = f"a hole begins and ends with a text, or with one of {kind}"
-                raise wrong(sentence, option, 'X.startswith(("a", "b")), STARTS_WITH(X, ["a", "b"])')
-            encode(option)
-            texts.add(option)
+        sentence = (
+            f"a hole begins and ends with a text, or with one of a {'tuple' if tuple_only else 'collection'} of texts"
+        )
+        hint = 'X.startswith(("a", "b")), STARTS_WITH(X, ["a", "b"])'
+        texts = _texts(list(value) if several else [value], sentence, hint)
+        return self._standing(sorted(texts), at_start=at_start, at_end=not at_start)
+
+    def _standing(self, texts: list[str], *, at_start: bool, at_end: bool) -> Term:
+        """The texts that, once changed, begin with one of these, end with it, are it or contain it."""
         if self.is_plain:
-            return (Begins if at_start else Ends)(tuple(text.encode() for text in sorted(texts)))
-        make = self._starting if at_start else self._ending
-        patterns = [pattern for text in sorted(texts) if (pattern := make(text)) is not None]
-        return matches("|".join(patterns), delimits=False) if patterns else Constant(False)
+            data = tuple(text.encode() for text in texts)
+            if at_start and at_end:
+                return Choice(data)
+            return Begins(data) if at_start else Ends(data) if at_end else Contains(data[0])
+        spelled = [each for text in texts if (each := self._spelled(text, at_start, at_end)) is not None]
+        if not spelled:
+            return Constant(False)
+        before = ANY if not at_start else f"{SPACE}*" if self.left else ""
+        after = ANY if not at_end else f"{SPACE}*" if self.right else ""
+        return matches(f"{before}(?:{'|'.join(spelled)}){after}", delimits=at_start and at_end)
 
-    def _starting(self, text: str) -> str | None:
-        begin = _spelled(text, self.case)
-        if begin is None or (text and self.left and text[0].isspace()):
+    def _spelled(self, text: str, at_start: bool, at_end: bool) -> str | None:
+        """Pattern of the texts that become this one character by character; None if there are none."""
+        begins, ends = self.left and text[:1].isspace(), self.right and text[-1:].isspace()
+        if (begins and at_start) or (ends and at_end):
             return None
-        more = f"(?s:.*){_space('', negated=True)}" if text and self.right and text[-1].isspace() else ""
-        return f"{_space('*') if self.left and text else ''}{begin}{more}(?s:.*)"
-
-    def _ending(self, text: str) -> str | None:
-        end = _spelled(text, self.case)
-        if end is None or (text and self.right and text[-1].isspace()):
-            return None
-        more = f"{_space('', negated=True)}(?s:.*)" if text and self.left and text[0].isspace() else ""
-        return f"(?s:.*){more}{end}{_space('*') if self.right and text else ''}"
+        found = literally(text)
+        if self.case is not None:
+            spellings = [
+                _spellings(self.case).get(each, "") + each * (getattr(each, self.case)() == each) for each in text
+            ]
+            if not all(spellings):
+                return None
+            found = "".join(f"[{literally(each)}]" for each in spellings)
+        # a space at the edge is kept only beside another character
+        return f"{NO_SPACE}{ANY}" * begins + found + f"{ANY}{NO_SPACE}" * ends
 
 
 PLAIN = TextSymbol()
@@ -327,6 +314,18 @@ def matches(pattern: str, flags: int = 0, *, delimits: bool = True) -> Matches:
     except UnsupportedPattern as error:
         raise ConstraintError(error.sentence, hint=error.hint) from None
     return Matches(pattern, flags, delimits)
+
+
+def _texts(values: Iterable[Any], sentence: str, hint: str) -> list[str]:
+    """The values, once each. Raises ConstraintError for one that is no text, or none that a model can write."""
+    texts: dict[str, None] = {}
+    for value in values:
+        if not isinstance(value, str):
+            of_enum = f"write the type in the prompt: [X: {type(value).__name__}]"
+            raise wrong(sentence, value, of_enum if isinstance(value, Enum) else hint)
+        encode(value)
+        texts[value] = None
+    return list(texts)
 
 
 def _several(value: Any) -> Iterable[Any]:
@@ -383,18 +382,6 @@ def _stop(inclusive: bool, value: Any) -> Stop | StopPattern:
     return Stop(encode(value), inclusive)
 
 
-def _space(repeated: str, *, negated: bool = False) -> str:
-    return f"[{'^' if negated else ''}{literally(''.join(SPACES))}]{repeated}"
-
-
-def _spelled(text: str, case: str | None) -> str | None:
-    """Pattern of the texts that become this one character by character; None if there are none."""
-    if case is None:
-        return literally(text)
-    spellings = [_spellings(case).get(each, "") + (each if getattr(each, case)() == each else "") for each in text]
-    return "".join(f"[{literally(each)}]" for each in spellings) if all(spellings) else None
-
-
 @cache
 def _spellings(case: str) -> Mapping[str, str]:
     """Maps each character to the others that a method turns into it, wherever they stand."""
@@ -406,24 +393,7 @@ def _spellings(case: str) -> Mapping[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SliceSymbol(Symbol):
-    """`X[0]`, `X[:2]`. Python compares it, but with texts only."""
-
-    def knows(self, relation: str) -> bool:
-        return relation in EQUALITY
-
-    def is_exact(self, relation: str, holds: bool) -> bool:
-        return False
-
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        for each in [value] if relation == "==" else _several(value):
-            if not isinstance(each, str):
-                raise wrong("a part of a hole is a text", each, "a text has quotes")
-        return Constant(True)
-
-
-# Lengths and counts --------------------------------------------------------------------------------------------------
+# Lengths and numbers -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,102 +406,84 @@ class PartsSymbol(Symbol):
         return CountSymbol(self.unit)
 
 
+Bounds = tuple[int | None, int | None]
+"""Least and greatest whole number; None for no bound. There is none between (1, 0)."""
+
+
+def whole_bounds(relation: str, value: Any) -> Bounds:
+    """Bounds of the whole numbers for which a comparison with a number is true."""
+    if value in (math.inf, -math.inf):
+        return (None, None) if relation in (("<", "<=") if value > 0 else (">", ">=")) else (1, 0)
+    low = math.floor(value) + 1 if relation == ">" else math.ceil(value)
+    high = math.ceil(value) - 1 if relation == "<" else math.floor(value)
+    return None if "<" in relation else low, None if ">" in relation else high
+
+
+class WholeSymbol(Symbol):
+    """A value that is compared with numbers."""
+
+    relations = COMPARISONS
+
+    @property
+    def subject(self) -> str:
+        """The value, in the words of an error."""
+        return "a length"
+
+    def bound(self, value: Any) -> float:
+        """The number to compare with."""
+        return number(f"{self.subject} is compared with a number", value)
+
+    def bounds(self, relation: str, value: Any) -> list[Bounds]:
+        """Bounds of the whole numbers that are meant, in order."""
+        if relation != "in":
+            return [whole_bounds(relation, self.bound(value))]
+        among = self.among(value)
+        if isinstance(among, range) and abs(among.step) == 1:
+            ends = sorted(int(self.bound(each)) for each in (among[0], among[-1])) if among else (1, 0)
+            return [(ends[0], ends[1])]
+        wholes = {int(each) for each in map(self.bound, among) if each % 1 == 0}
+        return [(each, each) for each in sorted(wholes)]
+
+    def among(self, value: Any) -> Any:
+        """The collection of numbers to look in."""
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            sentence = f"{self.subject} is one of a list, a range or another collection of numbers"
+            raise wrong(sentence, value, "[3, 5, 8] or range(3, 9)")
+        is_stepped = isinstance(value, range) and abs(value.step) > 1 and bool(value)
+        if is_stepped and (value[-1] - value[0]) // value.step >= LISTED:
+            sentence = f"a range with steps is listed number by number, and this one has more than {LISTED:,}"
+            raise ConstraintError(sentence, hint="write bounds, and leave the steps to Python: int(X) % 3 == 0")
+        return value
+
+
 @dataclass(frozen=True, slots=True)
-class CountSymbol(Symbol):
+class CountSymbol(WholeSymbol):
     """`len(X)`, `len(WORDS(X))`, `X.count("a")`: the number of a unit, and some `more`."""
 
     unit: Unit
     more: int = 0
 
-    def knows(self, relation: str) -> bool:
-        return relation in (*ORDER, *EQUALITY)
-
-    def _holding(self, relation: str, value: Any) -> Term:
-        return self._among(value) if relation == "in" else self._compared(relation, value)
-
-    def _compared(self, relation: str, value: Any) -> Term:
-        bound = number("a length is compared with a number", value)
-        return self._lengths(each.whole() for each in compared(relation, bound - self.more))
-
-    def _among(self, value: Any) -> Term:
-        sentence = "a length is one of a list, a range or another collection of numbers"
-        among = _collection(sentence, value)
-        if isinstance(among, range) and abs(among.step) == 1:
-            return self._lengths([(least - self.more, most - self.more) for least, most in [_ends(among)]])
-        numbers = {number(sentence, each) - self.more for each in among}
-        lengths = sorted(math.floor(each) for each in numbers if 0 <= each < math.inf and each % 1 == 0)
-        runs = [0, *(at for at, (one, two) in enumerate(pairwise(lengths), 1) if two > one + 1), len(lengths)]
-        return self._lengths((lengths[start], lengths[end - 1]) for start, end in pairwise(runs) if end > start)
-
-    def _lengths(self, bounds: Iterable[Bounds]) -> Term:
-        """The texts whose length is within one of these bounds."""
-        least = [(max(low or 0, 0), high) for low, high in bounds]
-        terms = tuple(Length(low, high, self.unit) for low, high in least if high is None or low <= high)
+    def holding(self, relation: str, value: Any) -> Term:
+        lengths: list[tuple[int, int | None]] = []
+        for low, high in self.bounds(relation, value):
+            least, most = max((low or 0) - self.more, 0), high if high is None else high - self.more
+            if lengths and lengths[-1][1] == least - 1:
+                lengths[-1] = lengths[-1][0], most
+            elif most is None or least <= most:
+                lengths.append((least, most))
+        terms = tuple(Length(least, most, self.unit) for least, most in lengths)
         return terms[0] if len(terms) == 1 else Or(terms) if terms else Constant(False)
 
 
 def _occurrences(phrase: Any) -> CountSymbol:
     if phrase is UNKNOWN:
         return CountSymbol("characters")
-    if not isinstance(phrase, str):
-        raise wrong("count() takes a text", phrase, "a text has quotes")
-    data = encode(phrase)
+    data = _texts([phrase], "count() takes a text", "a text has quotes")[0].encode()
     return CountSymbol(Occurrences(data)) if data else CountSymbol("characters", 1)
 
 
-Bounds = tuple[int | None, int | None]
-"""Least and greatest whole number; None for no bound."""
-
-
-class NumberRange(NamedTuple):
-    """Numbers between two bounds, None for no bound. With `open_low` or `open_high`, the bound itself is left out."""
-
-    low: Any = None
-    high: Any = None
-    open_low: bool = False
-    open_high: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        if self.low is None or self.high is None or self.low < self.high:
-            return False
-        return bool(self.low > self.high or self.open_low or self.open_high)
-
-    def whole(self) -> Bounds:
-        """The whole numbers of the interval; none where the least is above the greatest."""
-        low, high = self.low, self.high
-        low = low if low is None else math.floor(low) + 1 if self.open_low else math.ceil(low)
-        return low, high if high is None else math.ceil(high) - 1 if self.open_high else math.floor(high)
-
-
-def compared(relation: str, value: Any) -> list[NumberRange]:
-    """The finite numbers for which a comparison with a number, other than `!=`, is true."""
-    if value in (math.inf, -math.inf):
-        return [NumberRange()] if relation in (("<", "<=") if value > 0 else (">", ">=")) else []
-    low = value if relation in (">", ">=", "==") else None
-    high = value if relation in ("<", "<=", "==") else None
-    return [NumberRange(low, high, open_low=relation == ">", open_high=relation == "<")]
-
-
-def _ends(numbers: range) -> tuple[int, int]:
-    """Least and greatest of a range without gaps; (1, 0) if it is empty."""
-    return (min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])) if numbers else (1, 0)
-
-
-def _collection(sentence: str, value: Any) -> Iterable[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise wrong(sentence, value, "[3, 5, 8] or range(3, 9)")
-    if isinstance(value, range) and abs(value.step) > 1 and value and (value[-1] - value[0]) // value.step >= LISTED:
-        sentence = f"a range with steps is listed number by number, and this one has more than {LISTED:,}"
-        raise ConstraintError(sentence, hint="write bounds, and leave the steps to Python: int(X) % 3 == 0")
-    return value
-
-
-# Numbers and values of a type ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class NumberSymbol(Symbol):
+class NumberSymbol(WholeSymbol):
     """`int(X)`, `float(X)`. A text that is no such number meets neither a comparison nor its opposite (S20).
 
     Python compares floats; the part before the point guides.
@@ -539,77 +491,71 @@ class NumberSymbol(Symbol):
 
     kind: Kind
 
-    def knows(self, relation: str) -> bool:
-        return relation in (*ORDER, *EQUALITY)
+    @property
+    def subject(self) -> str:
+        return f"{self.kind}() of a hole"
 
     def is_exact(self, relation: str, holds: bool) -> bool:
         return self.kind == "int"
 
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        if self.kind == "float":
-            return self._near(relation, value, holds)
-        found = self._among(value) if relation == "in" else self._compared(relation, value)
-        return found if holds else formats.other_integers(found, NOWHERE)
-
-    def _compared(self, relation: str, value: Any) -> Term:
-        least, most = next((each.whole() for each in compared(relation, self._bound(value))), (1, 0))
-        return formats.integers(least, most, NOWHERE)
-
-    def _among(self, value: Any) -> Term:
-        among = self._collection(value)
-        if isinstance(among, range) and abs(among.step) == 1:
-            low, high = (int(self._bound(end)) for end in _ends(among))
-            return formats.integers(low, high, NOWHERE)
-        numbers = [self._bound(each) for each in among]
-        return Choice(tuple({str(math.floor(each)).encode(): None for each in numbers if each % 1 == 0}))
-
-    def _near(self, relation: str, value: Any, holds: bool) -> Term:
-        """The texts of numbers that may meet a comparison, as far as the part before the point shows."""
-        if relation == "in":
-            is_empty = not [self._bound(each) for each in self._collection(value)]
-            return Constant(False) if is_empty and holds else Matches(formats.SHAPES["FLOAT"])
-        bound = self._bound(value)
-        if not holds or abs(bound) == math.inf:
-            return Matches(formats.SHAPES["FLOAT"])
-        whole = math.trunc(bound)
-        low, high = None if "<" in relation else whole, None if ">" in relation else whole
-        wholes = formats.integers(low, high, NOWHERE)
-        below_one = r"|-0\.[0-9]+" if (low or 0) <= 0 <= (high or 0) else ""
-        bounds = [each.pattern for each in conjuncts(wholes) if isinstance(each, Matches)]
-        return And(tuple(Matches(rf"(?:{each})(?:\.[0-9]+)?{below_one}") for each in bounds))
-
-    def _collection(self, value: Any) -> Iterable[Any]:
-        return _collection(f"{self.kind}() of a hole is one of a list, a range or another collection of numbers", value)
-
-    def _bound(self, value: Any) -> float:
-        exact = number(f"{self.kind}() of a hole is compared with a number", value)
+    def bound(self, value: Any) -> float:
+        exact = WholeSymbol.bound(self, value)
         if abs(exact) >= 10**formats.DIGITS_BUDGET and abs(exact) != math.inf:
-            sentence = f"{self.kind}() of a hole is compared with numbers of up to {formats.DIGITS_BUDGET} digits"
+            sentence = f"{self.subject} is compared with numbers of up to {formats.DIGITS_BUDGET} digits"
             raise ConstraintError(sentence, hint="INT(X) or FLOAT(X) alone sets no bound")
         return exact
 
+    def opposite(self, term: Term) -> Term:
+        shape = Matches(formats.SHAPES[SHAPE[self.kind]])
+        return And((shape, Not(term))) if self.kind == "int" else shape
 
-@dataclass(frozen=True, slots=True)
-class ListedSymbol(Symbol):
-    """A value of a type that lists its values, as pairs of text and value."""
+    def holding(self, relation: str, value: Any) -> Term:
+        if self.kind == "float":
+            return self._near(relation, value)
+        bounds = self.bounds(relation, value)
+        if relation != "in" or any(low != high for low, high in bounds):
+            return formats.integers(*bounds[0], NOWHERE)
+        return Choice(tuple(str(each).encode() for each, _ in bounds))
 
-    pairs: tuple[tuple[bytes, Any], ...]
+    def _near(self, relation: str, value: Any) -> Term:
+        """The texts of numbers that may meet a comparison, as far as the part before the point shows."""
+        if relation == "in":
+            return Matches(formats.FLOAT) if [self.bound(each) for each in self.among(value)] else Constant(False)
+        bound = self.bound(value)
+        if abs(bound) == math.inf:
+            return Matches(formats.FLOAT)
+        whole = math.trunc(bound)
+        low, high = None if "<" in relation else whole, None if ">" in relation else whole
+        below_one = r"|-0\.[0-9]+" if (low or 0) <= 0 <= (high or 0) else ""
+        bounds = [each.pattern for each in conjuncts(formats.integers(low, high, NOWHERE)) if isinstance(each, Matches)]
+        return And(tuple(Matches(rf"(?:{each})(?:\.[0-9]+)?{below_one}") for each in bounds))
 
-    def knows(self, relation: str) -> bool:
-        return relation in (*ORDER, *EQUALITY)
 
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        if relation == "in" and not isinstance(value, Iterable):
-            raise wrong("a hole is one of a list, a set or another collection of values", value)
-        among = list(value) if relation == "in" and not hasattr(value, "__contains__") else value
-        return Choice(tuple(text for text, each in self.pairs if _is_true(relation, each, among) is holds))
+# Values that Python compares -----------------------------------------------------------------------------------------
 
 
-def _is_true(relation: str, left: Any, right: Any) -> bool:
-    try:
-        return bool(OPERATORS[relation](left, right))
-    except TypeError:  # Python cannot compare these
+class EitherSymbol(Symbol):
+    """A value that Python compares, such as a FLOAT as a number or as a text. The texts that have such a value guide,
+    and what it is compared with is checked."""
+
+    relations: ClassVar[tuple[str, ...]] = EQUALITY
+
+    def is_exact(self, relation: str, holds: bool) -> bool:
         return False
+
+    def opposite(self, term: Term) -> Term:
+        return term
+
+    def holding(self, relation: str, value: Any) -> Term:
+        return Constant(True)
+
+
+class SliceSymbol(EitherSymbol):
+    """`X[0]`, `X[:2]`. Python compares it, but with texts only."""
+
+    def holding(self, relation: str, value: Any) -> Term:
+        _texts([value] if relation == "==" else _several(value), "a part of a hole is a text", "a text has quotes")
+        return Constant(True)
 
 
 WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats.CLOCK})?"}
@@ -617,33 +563,18 @@ WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats
 
 
 @dataclass(frozen=True, slots=True)
-class MomentSymbol(Symbol):
-    """A date, a datetime or a time. Python compares them; equal dates guide."""
+class MomentSymbol(EitherSymbol):
+    """A date, a datetime or a time."""
 
     kind: Literal["date", "datetime", "time"]
+    relations = COMPARISONS
 
-    def knows(self, relation: str) -> bool:
-        return relation in (*ORDER, *EQUALITY)
-
-    def is_exact(self, relation: str, holds: bool) -> bool:
-        return self.kind == "date" and relation in EQUALITY
-
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        if relation in ORDER:
-            self._check(value)
-            # Python orders times without a zone only with those that have none either
-            return Constant(True) if self.kind == "date" else Matches(WITHOUT_ZONE[self.kind])
-        if self.kind != "date":
-            return Constant(True)
-        days = Choice(tuple(dict.fromkeys(self._days([value] if relation == "==" else value))))
-        return days if holds else Not(days)
-
-    def _days(self, values: Any) -> Iterable[bytes]:
-        if not isinstance(values, Iterable):
-            raise wrong("a date is one of a list, a set or another collection of dates", values)
-        for value in values:
-            self._check(value)
-            yield value.isoformat().encode()
+    def holding(self, relation: str, value: Any) -> Term:
+        if relation in ORDER or self.kind == "date":
+            for each in [value] if relation != "in" else value if isinstance(value, COLLECTIONS) else []:
+                self._check(each)
+        # Python orders times without a zone only with those that have none either
+        return Matches(WITHOUT_ZONE[self.kind]) if relation in ORDER and self.kind != "date" else Constant(True)
 
     def _check(self, value: Any) -> None:
         kind = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}[self.kind]
@@ -654,14 +585,37 @@ class MomentSymbol(Symbol):
             raise wrong(f"a {self.kind} that may lack a time zone is not compared with one that has it", value, hint)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedSymbol(Symbol):
+    """A value of a type that lists its values, as pairs of text and value."""
+
+    pairs: tuple[tuple[bytes, Any], ...]
+    relations = COMPARISONS
+
+    def holding(self, relation: str, value: Any) -> Term:
+        if relation == "in" and not isinstance(value, Iterable):
+            raise wrong("a hole is one of a list, a set or another collection of values", value)
+        among = list(value) if relation == "in" and not hasattr(value, "__contains__") else value
+        return Choice(tuple(text for text, each in self.pairs if _is_true(relation, each, among)))
+
+    def opposite(self, term: Term) -> Term:
+        return And((Choice(tuple(text for text, _ in self.pairs)), Not(term)))
+
+
+def _is_true(relation: str, left: Any, right: Any) -> bool:
+    try:
+        return bool(OPERATORS[relation](left, right))
+    except TypeError:  # Python cannot compare these
+        return False
+
+
 # Places of a JSON value ----------------------------------------------------------------------------------------------
 
-SCALARS = (bool, int, float, str, Decimal, Fraction, datetime.date, datetime.time, Enum)
+SCALARS = (NoneType, bool, int, float, str, Decimal, Fraction, datetime.date, datetime.time, Enum)
 """Types of the values that a place is compared with. Others may compare as they like."""
-COLLECTIONS = (list, tuple, set, frozenset, dict, EnumMeta)
+COLLECTIONS = (list, tuple, set, frozenset, dict)
 MAX_LISTED = 1_000
 """Most values of a collection that a place is compared with."""
-OF_PLACES = (*ORDER, *EQUALITY, "is", "contains", "startswith", "endswith", *WAYS, "true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -670,66 +624,55 @@ class PlaceSymbol(Symbol):
 
     path: tuple[PlaceStep, ...] = ()
     of_length: bool = False
-
-    def knows(self, relation: str) -> bool:
-        return relation in OF_PLACES
+    relations = (*COMPARISONS, "is", "contains", "startswith", "endswith", *WAYS, "true")
 
     def is_exact(self, relation: str, holds: bool) -> bool:
         return False
 
-    def step(self, step: PlaceStep) -> PlaceSymbol:
+    def step(self, kind: Literal["attribute", "item", "each", "some"], key: object = None) -> PlaceSymbol:
         if self.of_length:
             raise Unguided
-        return PlaceSymbol((*self.path, step))
+        return PlaceSymbol((*self.path, PlaceStep(kind, key)))
 
     def attribute(self, name: str) -> Symbol:
-        return self.step(PlaceStep("attribute", name))
+        return self.step("attribute", name)
 
     def item(self, key: Any) -> Symbol:
-        return self.step(PlaceStep("item", key))
-
-    def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
-        match name, given:
-            case "get", (_,) | (_, _):
-                return self.step(PlaceStep("get", *given))
-            case "values", ():
-                return self.step(PlaceStep("values"))
-        raise Unguided
+        return self.step("item", key)
 
     def length(self) -> Symbol:
-        return replace(self.step(PlaceStep("values")), path=self.path, of_length=True)
+        if self.of_length:
+            raise Unguided
+        return replace(self, of_length=True)
 
     def there(self) -> Term:
         """The values that have such a place."""
-        return Inside(self.path, ()) if self.path else Constant(True)
+        return Inside(self.path) if self.path else Constant(True)
 
-    def _term(self, relation: str, value: Any, holds: bool) -> Term:
-        keys = [key for step in self.path for key in (step.key, step.default)]
-        if relation == "in" and isinstance(value, (*SCALARS, NoneType)) and not isinstance(value, str):
+    def term(self, relation: str, value: Any, holds: bool = True) -> Term:
+        if relation == "in" and isinstance(value, SCALARS) and not isinstance(value, str):
             raise wrong("a place is one of a list, a set or another collection of values", value)
-        if relation == "is":
-            is_known = value is None or value is True or value is False
-        else:
-            is_known = _is_comparable(value, relation)
-        if not is_known or not all(_is_comparable(key, "==") for key in keys):
-            return Constant(True)
-        if isinstance(value, EnumMeta):
+        if not self.knows(relation):
+            raise Unguided
+        if isinstance(value, EnumMeta) and relation == "in":
             members: list[Any] = list(value)
-            value = (*members, *(member.value for member in members))
-        elif isinstance(value, COLLECTIONS):
-            value = tuple(value)
-        return Inside(self.path, (PlaceTest(relation, value, holds, self.of_length),))
+            value = [*members, *(member.value for member in members)]
+        is_scalar = _is_scalar(value) and (relation != "is" or value is None or isinstance(value, bool))
+        match relation:
+            case "in" | "startswith" | "endswith" if isinstance(value, COLLECTIONS) and len(value) <= MAX_LISTED:
+                value = tuple(value)
+                is_known = all(map(_is_scalar, value))
+            case "in":  # also not in a text, any part of which may be meant
+                is_known = isinstance(value, range)
+            case "match" | "fullmatch" | "search":
+                is_known = is_scalar or isinstance(value, re.Pattern)
+            case _:
+                is_known = is_scalar
+        if not is_known or not all(_is_scalar(step.key) for step in self.path):
+            return Constant(True)
+        return Inside(self.path, PlaceTest(relation, value, holds, self.of_length))
 
 
-def _is_comparable(value: Any, relation: str) -> bool:
+def _is_scalar(value: Any) -> bool:
     """True if comparisons with the value are those of numbers, texts, dates and listed values."""
-    if isinstance(value, str) and relation == "in":  # any part of it
-        return False
-    if isinstance(value, (range, *COLLECTIONS)) and relation not in ("in", "startswith", "endswith"):
-        return False
-    if isinstance(value, range):
-        return True
-    if isinstance(value, COLLECTIONS):
-        return len(value) <= MAX_LISTED and all(_is_comparable(each, "==") for each in value)
-    is_scalar = value is None or isinstance(value, SCALARS) or (isinstance(value, re.Pattern) and relation in WAYS)
-    return is_scalar and value == value
+    return isinstance(value, SCALARS) and value == value

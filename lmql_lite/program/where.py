@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from lmql_lite.constraints.formats import SHAPES
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Constant, Inside, Matches, Not, Or, PlaceStep, Term, conjunction, measured
+from lmql_lite.constraints.terms import And, Constant, Inside, Matches, Not, Or, Term, conjunction, measured
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
@@ -490,7 +490,7 @@ class ClauseReading:
             or loop.is_async
         ):
             raise Unguided
-        item = owner.step(PlaceStep("each" if name == "all" else "some"))
+        item = owner.step("each" if name == "all" else "some")
         around = self.roots
         self.roots = {**around, loop.target.id: item}
         try:
