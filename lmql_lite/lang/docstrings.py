@@ -19,7 +19,7 @@ from lmql_lite.lang.names import Form, every_node
 from lmql_lite.lang.prompt import Literal
 from lmql_lite.lang.python import PythonReader, parsed
 from lmql_lite.lang.query import parse
-from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.source import Problems, Source, places
 
 OFFERED = "query"
 """The decorator, which needs no import."""
@@ -129,9 +129,10 @@ class Embedded:
         parameters = {each.arg for each in every if each}
         for each in inputs:
             if each.name not in parameters:
-                name = ast.Name(each.name, ast.Load(), lineno=each.span.line, col_offset=_column(each.span))
-                name.end_lineno, name.end_col_offset = name.lineno, name.col_offset + len(each.name.encode())
-                yield name
+                line, column = places(each.span.text).position(each.span.start)
+                place = {"lineno": line + each.span.first_line, "col_offset": column}
+                end = {"end_lineno": place["lineno"], "end_col_offset": column + len(each.name.encode())}
+                yield ast.Name(each.name, ast.Load(), **place, **end)
 
 
 def read(every: Iterable[ast.AST], python: PythonReader) -> Iterator[Embedded]:
@@ -199,9 +200,3 @@ def _literal(function: Function, python: PythonReader) -> Span | None:
 
 def _source(text: Span) -> Source:
     return Source(text.name, text.source, text.line)
-
-
-def _column(span: Span) -> int:
-    """Of its first character, in bytes, as Python counts."""
-    begin = span.text.rfind("\n", 0, span.start) + 1
-    return len(span.text[begin : span.start].encode())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from lmql_lite.errors import Span
 from lmql_lite.lang.lines import LEXEME, LINE_INDENT, LogicalLine, columns_of, line_at, string_end
 from lmql_lite.lang.nodes import ArgumentNode, Expression
 from lmql_lite.lang.sentences import Mistake, lowered, mistake, statement_mistake
-from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.source import Places, Problems, Source, places, span_of
 from lmql_lite.lang.terminals import NoPython
 
 DEEPEST = 200
@@ -54,10 +52,8 @@ class PythonReader:
         self.source = source
         self.text = source.text
         self.problems = problems
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        widths = accumulate((len(character.encode()) for character in self.text), initial=0)
-        self._bytes: Sequence[int] = range(len(self.text) + 1) if self.text.isascii() else [*widths]
-        """UTF-8 bytes before each character, in which Python counts columns."""
+        self.whole = source.span(0, len(source.text))
+        self._places = places(source.text)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +131,7 @@ class PythonReader:
                 self.statements(start, above[-1].end, regions, above, is_whole=False)
             return []
         if deep:
-            place = line_at(lines, self._offset(deep.lineno, deep.col_offset))
+            place = line_at(lines, self.span(deep).start)
             self._add(TOO_DEEP, place.start, place.end)
         inside = tree.body[0] if prefix else None
         return [*inside.body, *tree.body[1:]] if isinstance(inside, ast.If) else tree.body
@@ -144,38 +140,31 @@ class PythonReader:
 
     def span(self, node: ast.expr | ast.stmt | ast.keyword | ast.excepthandler | ast.pattern) -> Span:
         """The place of a node of a tree that was read here."""
-        return self.source.span(
-            self._offset(node.lineno, node.col_offset),
-            self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset),
-        )
+        return span_of(node, self.whole)
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset as Python has them."""
-        lines, column = self._shift(offset, 0)
-        return lines + 1, column
+        line, column = self._places.position(offset)
+        return line + self.source.first_line, column
 
     def indent(self, offset: int) -> int:
         """Columns of the indentation of the line with this offset."""
-        start = self._line_starts[bisect_right(self._line_starts, offset) - 1]
+        start = self._places.lines[self._places.position(offset)[0]]
         space = LINE_INDENT.match(self.text, start, offset)
         return columns_of(space.group()) if space else 0
 
-    def _offset(self, lineno: int, column: int) -> int:
-        start = self._line_starts[min(lineno - self.source.first_line, len(self._line_starts) - 1)]
-        return min(bisect_left(self._bytes, self._bytes[start] + column), len(self.text))
-
     def _shift(self, start: int, wrapped: int) -> tuple[int, int]:
         """Offset of the lines of a piece that starts here, and of the columns of its first line."""
-        line = bisect_right(self._line_starts, start) - 1
-        column = self._bytes[start] - self._bytes[self._line_starts[line]]
-        return line + self.source.first_line - 1, column - wrapped
+        line, column = self.position(start)
+        return line - 1, column - wrapped
 
     def _place_spelled(self, tree: ast.AST, spelling: SpelledCode) -> None:
+        code = Places(spelling.code)
         for node in ast.walk(tree):
             if isinstance(node, (ast.expr, ast.keyword, ast.arg)):
-                begin = spelling.offsets[_character(spelling.code, node.lineno, node.col_offset)]
-                end = _character(spelling.code, node.end_lineno or 1, node.end_col_offset or 0)
-                node.lineno, node.col_offset = self.position(begin)
+                begin = code.offset(node.lineno - 1, max(node.col_offset, 0))
+                end = code.offset((node.end_lineno or 1) - 1, max(node.end_col_offset or 0, 0))
+                node.lineno, node.col_offset = self.position(spelling.offsets[begin])
                 node.end_lineno, node.end_col_offset = self.position(spelling.offsets[end])
 
     # Problems ----------------------------------------------------------------------------------------------------
@@ -191,9 +180,9 @@ class PythonReader:
         if not isinstance(error, SyntaxError):
             self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), start, end)
             return
-        lines = f"{PAREN}{code}".split("\n")
-        first = max(_offset_in(lines, error.lineno or 1, error.offset or 1) - len(PAREN), 0)
-        last = _offset_in(lines, error.end_lineno or 1, error.end_offset or 1) - len(PAREN)
+        given = Places(f"{PAREN}{code}")
+        first = max(given.blamed(error.lineno, error.offset) - len(PAREN), 0)
+        last = given.blamed(error.end_lineno, error.end_offset) - len(PAREN)
         found = mistake(error.msg, code, first, last)
         if spelling:
             self._add(found, spelling.offsets[found.start], spelling.offsets[found.end])
@@ -207,9 +196,15 @@ class PythonReader:
         if not isinstance(error, SyntaxError):
             self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), lines[0].start, lines[0].end)
             return []
-        rows = code.split("\n")
-        first = self._offset_of(rows, error.lineno or 1, error.offset or 1, shift, columns)
-        last = self._offset_of(rows, error.end_lineno or 1, error.end_offset or 1, shift, columns)
+        given = Places(code)
+
+        def place(blamed: int) -> int:
+            line, column = given.position(blamed)
+            below = max(line + 1 + shift - self.source.first_line, 0)
+            return len(self.text) if blamed == given.size else self._places.offset(below, column + columns * (not line))
+
+        first = place(given.blamed(error.lineno, error.offset))
+        last = place(given.blamed(error.end_lineno, error.end_offset))
         if not is_whole and first >= lines[-1].end:
             return []
         line = line_at(lines, first)
@@ -222,13 +217,6 @@ class PythonReader:
             found = mistake(error.msg, self.text[start : line.end], max(first - start, 0), last - start)
             self._add(found, start + found.start, start + found.end)
         return above[:-1]
-
-    def _offset_of(self, rows: list[str], lineno: int, offset: int, shift: int, columns: int) -> int:
-        """Place in the source of a line and a column of blanked code, counted from 1 as Python's errors do."""
-        if lineno > len(rows):
-            return len(self.text)
-        column = len(rows[lineno - 1][: max(offset - 1, 0)].encode("utf-8"))
-        return self._offset(max(lineno + shift, self.source.first_line), column + (columns if lineno == 1 else 0))
 
 
 def blanked(text: str, start: int, end: int, regions: Sequence[NoPython]) -> str:
@@ -340,18 +328,3 @@ def _take_out(node: ast.expr, code: str) -> None:
     node.col_offset = len(PAREN)
     node.end_lineno = before.count("\n") + 1 + bool(before)
     node.end_col_offset = len(last.encode("utf-8"))
-
-
-def _character(code: str, lineno: int, column: int) -> int:
-    """Index of the character at a line and a column counted in UTF-8 bytes."""
-    lines = code.split("\n")
-    before = sum(len(line) + 1 for line in lines[: lineno - 1])
-    inside = len(lines[lineno - 1].encode("utf-8")[: max(column, 0)].decode("utf-8", "ignore"))
-    return min(before + inside, len(code))
-
-
-def _offset_in(lines: list[str], lineno: int, offset: int) -> int:
-    """Characters before a line and a column counted from 1. A line that is not there is the end."""
-    if lineno > len(lines):
-        return sum(len(line) + 1 for line in lines) - 1
-    return sum(len(line) + 1 for line in lines[: lineno - 1]) + min(max(offset, 1) - 1, len(lines[lineno - 1]))

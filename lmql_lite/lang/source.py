@@ -1,8 +1,13 @@
-"""Text of a query with its origin, and the problems found in it."""
+"""Text of a query with its origin, the places in it, and the problems found in it."""
 
 from __future__ import annotations
 
+import ast
+import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 from lmql_lite.errors import InputError, QueryError, Span, joined
@@ -64,6 +69,56 @@ class Source:
                 f"'{name}' holds a NUL character", span=source.span(nul, nul + 1), hint="name a plain text file"
             )
         return source
+
+
+class Places:
+    """Places in a text by lines from 0, and by columns in bytes of UTF-8, as Python's trees have them."""
+
+    __slots__ = ("_bytes", "lines", "size")
+
+    def __init__(self, text: str) -> None:
+        self.size = len(text)
+        self.lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        """Offset of each line."""
+        widths = (len(character.encode("utf-8", "surrogatepass")) for character in text)
+        self._bytes = None if text.isascii() else [*accumulate(widths, initial=0)]
+        """Bytes before each character."""
+
+    def offset(self, line: int, column: int) -> int:
+        """Offset of a column; that of the end for one that is not there."""
+        start = self.lines[min(line, len(self.lines) - 1)]
+        if self._bytes is None:
+            return min(start + column, self.size)
+        return min(bisect_left(self._bytes, self._bytes[start] + column), self.size)
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset."""
+        line = bisect_right(self.lines, offset) - 1
+        start = self.lines[line]
+        return line, offset - start if self._bytes is None else self._bytes[offset] - self._bytes[start]
+
+    def blamed(self, line: int | None, character: int | None) -> int:
+        """Offset to which a syntax error points: both numbers count from 1. A line that is not there is the end."""
+        line = line or 1
+        if line > len(self.lines):
+            return self.size
+        end = self.lines[line] - 1 if line < len(self.lines) else self.size
+        return min(self.lines[line - 1] + max((character or 1) - 1, 0), end)
+
+
+@lru_cache(maxsize=16)
+def places(text: str) -> Places:
+    return Places(text)
+
+
+def span_of(node: ast.expr | ast.stmt | ast.keyword | ast.excepthandler | ast.pattern, around: Span) -> Span:
+    """Place of a node of Python, read from the text of this span; the span itself for a node without a place."""
+    if node.end_lineno is None or node.end_col_offset is None:
+        return around
+    known = places(around.text)
+    start = known.offset(node.lineno - around.first_line, node.col_offset)
+    end = known.offset(node.end_lineno - around.first_line, node.end_col_offset)
+    return Span(around.name, around.text, start, end, around.first_line)
 
 
 @dataclass(slots=True, eq=False)

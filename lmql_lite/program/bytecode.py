@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
-from itertools import accumulate
 from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.lang.sentences import said_by_compiler
+from lmql_lite.lang.source import places
 
 
 def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
@@ -35,11 +34,10 @@ def compiled(python: ast.expr | ast.Module, span: Span) -> CodeType:
 
 def _blamed(error: SyntaxError, span: Span) -> Span:
     """Part of a span to which an error of Python's compiler points."""
-    lines, code_points = _columns(span.text)
     line = (error.lineno or 0) - span.first_line
-    if not 0 <= line < len(lines):
+    if line < 0:
         return span
-    start = code_points[min(lines[line] + max((error.offset or 1) - 1, 0), len(code_points) - 1)]
+    start = places(span.text).offset(line, max((error.offset or 1) - 1, 0))
     start = min(max(start, span.start), max(span.end - 1, span.start))
     return Span(span.name, span.text, start, span.end, span.first_line)
 
@@ -85,32 +83,6 @@ def names_read_later(code: CodeType) -> set[str]:
 
 class NotWritten(Exception):
     """A value that is known only when the query runs."""
-
-
-class Columns(NamedTuple):
-    """Positions in a text by its UTF-8: the byte at which each line starts, and the code points before each byte."""
-
-    lines: list[int]
-    code_points: Sequence[int]
-
-
-@lru_cache(maxsize=16)
-def _columns(text: str) -> Columns:
-    data = text.encode("utf-8", "surrogatepass")
-    lines = [0, *accumulate(len(line) + 1 for line in data.split(b"\n"))]
-    if len(data) == len(text):
-        return Columns(lines, range(len(data) + 1))
-    return Columns(lines, [0, *accumulate(byte & 0xC0 != 0x80 for byte in data)])
-
-
-def span_of(node: ast.expr | ast.stmt | ast.excepthandler | ast.pattern, around: Span) -> Span:
-    """Span of a node of Python. Its columns count UTF-8 bytes, spans count code points."""
-    if node.end_lineno is None or node.end_col_offset is None:
-        return around
-    lines, code_points = _columns(around.text)
-    start = code_points[lines[node.lineno - around.first_line] + node.col_offset]
-    end = code_points[lines[node.end_lineno - around.first_line] + node.end_col_offset]
-    return Span(around.name, around.text, start, end, around.first_line)
 
 
 def written(node: ast.expr, names: Mapping[str, object]) -> Any:

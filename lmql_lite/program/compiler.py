@@ -18,6 +18,7 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
+from lmql_lite.lang.source import span_of
 from lmql_lite.options import clash, decoder_named, option_problem, value_problem
 from lmql_lite.program.bytecode import (
     code_of,
@@ -26,7 +27,6 @@ from lmql_lite.program.bytecode import (
     constant,
     names_of,
     names_read_later,
-    span_of,
 )
 from lmql_lite.program.flow import Flow, Point
 from lmql_lite.program.holes import Holes, clauses_of_query, clauses_of_string

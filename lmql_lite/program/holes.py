@@ -20,8 +20,9 @@ from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
 from lmql_lite.lang.names import every_node, is_named, reads
+from lmql_lite.lang.source import span_of
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
-from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant, span_of
+from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant
 from lmql_lite.program.flow import Point
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.mistakes import refuse_mistakes

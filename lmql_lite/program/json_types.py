@@ -17,7 +17,7 @@ from lmql_lite.constraints.json_schema import finite_schema, grammar, is_impossi
 from lmql_lite.constraints.simplify import conflict
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.narrowing import CHANGING, FAITHFUL, MARK, narrowed
+from lmql_lite.program.narrowing import CHANGING, FAITHFUL, MARK, has_text_keys, narrowed
 from lmql_lite.program.values import finite, wrong
 
 if TYPE_CHECKING:
@@ -297,14 +297,9 @@ def says_all(core: Any) -> bool:
         return False
     if kind == "str" and any(core.get(key) for key in CHANGING):
         return False
-    if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and _has_text_keys(core)):
+    if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and has_text_keys(core)):
         return False
     return all(says_all(value) for key, value in core.items() if key not in ("metadata", "serialization", "config"))
-
-
-def _has_text_keys(core: Mapping[Any, Any]) -> bool:
-    keys = core.get("keys_schema", {})
-    return set(keys) <= {"type"} and keys.get("type", "any") in ("str", "any")
 
 
 _UNSIGNED = r"(0|[1-9][0-9]*)(\.[0-9]+)?"

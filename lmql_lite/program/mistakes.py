@@ -10,7 +10,7 @@ from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
 from lmql_lite.lang.names import reads
-from lmql_lite.program.bytecode import span_of
+from lmql_lite.lang.source import span_of
 from lmql_lite.program.symbols import PARTS
 from lmql_lite.program.where import EXAMPLES, SYMBOLS
 

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import datetime, time
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -260,7 +260,8 @@ class Narrower:
             has_items = any(hasattr(core["cls"], "__getitem__") for core in cores if "cls" in core)
             return node if has_items else self._lacking(f"a record has attributes: write .{key}")
         if is_mapping:
-            return self._property(node, key, path, test, may_lack=False) if _has_text_keys(cores) else node
+            is_open = all(has_text_keys(core) for core in cores if core["type"] == "dict")
+            return self._property(node, key, path, test, may_lack=False) if is_open else node
         if record is None:
             return node
         if _surely_lacks(cores, record, key):
@@ -364,8 +365,6 @@ class Narrower:
                 return _of_number(node, test, BOUNDS)
             case "number" if may_be("float"):
                 return _of_number(node, test, BOUNDS)
-            case "string" if kinds & {"date"}:
-                return _of_date(node, test)
             case "string" if kinds & {"datetime", "time"}:
                 return _of_moment(node, test, datetime if "datetime" in kinds else time)
             case "string" if may_be("str"):
@@ -374,8 +373,7 @@ class Narrower:
                 item = PlaceTest("==", test.value, test.holds)
                 return self._some(node, (), item) if test.holds else self._each(node, (), item)
             case "object" if test.relation == "contains" and test.holds and isinstance(test.value, str):
-                if self.cores is None or ("dict" in kinds and _has_text_keys(cores)):
-                    return self._property(node, test.value, (), None, may_lack=False)
+                return self._in_object(node, cores, test.value, True, (), None) if may_be("dict") else node
         return node
 
 
@@ -426,9 +424,10 @@ def _may_lack(field: Any, path: Path, test: PlaceTest | None) -> bool:
     return holds(core["default"], path, test) if "default" in core else True
 
 
-def _has_text_keys(cores: Iterable[Any]) -> bool:
-    keys = next((core.get("keys_schema") for core in cores if core["type"] == "dict"), None)
-    return keys is None or (keys["type"] in ("str", "any") and _is_plain({**keys, "type": "str"}))
+def has_text_keys(core: Mapping[Any, Any]) -> bool:
+    """True if any text is a key of such a dict."""
+    keys = core.get("keys_schema", {})
+    return set(keys) <= {"type"} and keys.get("type", "any") in ("str", "any")
 
 
 def _listed(node: Schema, cores: Sequence[Any]) -> list[tuple[Any, Any]] | None:
@@ -514,6 +513,7 @@ def _within(node: Schema, bounds: Iterable[tuple[str, Any]], keys: Keys) -> Sche
         is_low = ">" in relation
         if is_length or node.get("type") == "integer":
             relation, bound = relation[0] + "=", whole_bounds(relation, bound)[0 if is_low else 1]
+        bound = max(bound, 0) if is_length and is_low else bound
         key, number = keys[relation], _in_json(Fraction(bound), -math.inf if is_low else math.inf)
         if number is not None:
             found[key] = (max if is_low else min)(found.get(key, number), number)
@@ -588,14 +588,6 @@ def _with_pattern(node: Schema, pattern: str) -> Schema:
     if "pattern" not in node:
         return {**node, "pattern": pattern}
     return {**node, "allOf": [*node.get("allOf", []), {"pattern": pattern}]}
-
-
-def _of_date(node: Schema, test: PlaceTest) -> Any:
-    if test.relation not in ("==", "in") or not test.holds:
-        return node
-    among = test.value if isinstance(test.value, tuple) else (test.value,)
-    days = [each.isoformat() for each in among if isinstance(each, date) and not isinstance(each, datetime)]
-    return {**node, "enum": list(dict.fromkeys(days))} if days else None
 
 
 def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time]) -> Any:

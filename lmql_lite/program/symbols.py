@@ -449,8 +449,12 @@ class WholeSymbol(Symbol):
         if isinstance(value, str) or not isinstance(value, Iterable):
             sentence = f"{self.subject} is one of a list, a range or another collection of numbers"
             raise wrong(sentence, value, "[3, 5, 8] or range(3, 9)")
-        is_stepped = isinstance(value, range) and abs(value.step) > 1 and bool(value)
-        if is_stepped and (value[-1] - value[0]) // value.step >= LISTED:
+        if (
+            isinstance(value, range)
+            and abs(value.step) > 1
+            and value
+            and (value[-1] - value[0]) // value.step >= LISTED
+        ):
             sentence = f"a range with steps is listed number by number, and this one has more than {LISTED:,}"
             raise ConstraintError(sentence, hint="write bounds, and leave the steps to Python: int(X) % 3 == 0")
         return value

@@ -27,7 +27,8 @@ from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
 from lmql_lite.lang.names import Names, every_node, is_named, reads, values, words
-from lmql_lite.program.bytecode import NotWritten, compiled, span_of, written
+from lmql_lite.lang.source import span_of
+from lmql_lite.program.bytecode import NotWritten, compiled, written
 from lmql_lite.program.symbols import (
     MADE,
     OPERATORS,
@@ -76,24 +77,7 @@ TAKES = {"REGEX": "a hole and a regular expression", **dict.fromkeys(SHAPES, "a 
 ALONE = "give it a clause of its own, joined by `and`"
 ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, NameError)
 """Errors of Python's own operations."""
-CALLED = frozenset(
-    [
-        "len",
-        "int",
-        "float",
-        "str",
-        "abs",
-        "round",
-        "bool",
-        "range",
-        "date",
-        "datetime",
-        "time",
-        "Decimal",
-        "Fraction",
-        "compile",
-    ]
-)
+CALLED = ("len", "int", "float", "str", "abs", "round", "range", "date", "datetime", "time", "Decimal", "compile")
 """Functions in the value that a place is compared with. Other calls are made when Python judges, and only then:
 `sorted(rows)` may exhaust an iterator."""
 MAX_POSITIONS = 16

@@ -13,8 +13,8 @@ import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies, simplify
 from lmql_lite.constraints.terms import And, Choice, Not, Term
 from lmql_lite.errors import Span
+from lmql_lite.lang.source import span_of
 from lmql_lite.program import holes as of_program
-from lmql_lite.program.bytecode import span_of
 
 
 class CountedText(str):
