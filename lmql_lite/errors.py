@@ -60,9 +60,13 @@ class Span:
         """The characters that the span covers."""
         return self.text[self.start : self.end]
 
+    def at(self, start: int, end: int) -> Span:
+        """Another range of the same text."""
+        return Span(self.name, self.text, start, end, self.first_line)
+
     def to(self, other: Span) -> Span:
         """From the start of this span to the end of the other one."""
-        return Span(self.name, self.text, self.start, other.end, self.first_line)
+        return self.at(self.start, other.end)
 
     def excerpt(self, width: int = LONGEST_EXCERPT) -> str:
         """The first source line of the span, and below it carets under the span.

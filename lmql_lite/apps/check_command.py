@@ -96,7 +96,7 @@ def _place(span: Span | None) -> dict[str, int]:
     """First and last place, counted from 1; the last column is the first one behind the span."""
     if span is None:
         return {"line": 1, "column": 1, "end_line": 1, "end_column": 1}
-    end = Span(span.name, span.text, span.end, span.end, span.first_line)
+    end = span.at(span.end, span.end)
     return {"line": span.line, "column": span.column, "end_line": end.line, "end_column": end.column}
 
 

@@ -17,9 +17,9 @@ from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import MARKS
 from lmql_lite.lang.names import Form, every_node
 from lmql_lite.lang.prompt import Literal
-from lmql_lite.lang.python import PythonReader, parsed
+from lmql_lite.lang.python import parsed
 from lmql_lite.lang.query import parse
-from lmql_lite.lang.source import Problems, Source, places
+from lmql_lite.lang.source import Problems, Source, places, span_of
 
 OFFERED = "query"
 """The decorator, which needs no import."""
@@ -43,11 +43,12 @@ def docstring(function: FunctionType) -> Source:
         return _without_file(_query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno))
     definition = body[0].body[0] if isinstance(body[0], ast.If) else body[0]
     ast.increment_lineno(definition, first_line - 1 - is_indented)
-    python = PythonReader(Source(name, "".join(lines), first_line), Problems())
-    if not isinstance(definition, Function) or (place := _literal(definition, python)) is None:  # as a lambda
+    text = "".join(lines)
+    whole = Span(name, text, 0, len(text), first_line)
+    if not isinstance(definition, Function) or (place := _literal(definition, whole)) is None:  # as a lambda
         return _query_text(function, name, "", first_line)
     if code := _code_after(definition):
-        raise QueryError(NEVER.format(function.__name__), span=python.span(code), hint=INSIDE)
+        raise QueryError(NEVER.format(function.__name__), span=span_of(code, whole), hint=INSIDE)
     text = _without_margin(place.source, definition.body[0].col_offset)
     return _query_text(function, name, text, place.line)
 
@@ -135,28 +136,28 @@ class Embedded:
                 yield ast.Name(each.name, ast.Load(), **place, **end)
 
 
-def read(every: Iterable[ast.AST], python: PythonReader) -> Iterator[Embedded]:
-    """Queries among nodes of Python. Their errors become problems at their places in the file."""
+def read(every: Iterable[ast.AST], whole: Span, problems: Problems) -> Iterator[Embedded]:
+    """Queries among nodes of Python, read from the text of a span. Their errors become problems at their places."""
     for node in every:
         if not isinstance(node, Function) or not any(map(_is_query, node.decorator_list)):
             continue
-        text = _text(node, python)
+        text = _text(node, whole)
         if text is None:
             continue
         if code := _code_after(node):
-            python.problems.add(NEVER.format(node.name), python.span(code), INSIDE)
+            problems.add(NEVER.format(node.name), span_of(code, whole), INSIDE)
         try:
             yield Embedded(node.decorator_list[0].lineno, node, text, parse(_source(text)))
         except QueryError as error:
             for problem in error.problems:
-                python.problems.add(problem.message, moved(problem.span, text), problem.hint)
+                problems.add(problem.message, moved(problem.span, text), problem.hint)
 
 
 def texts_in(tree: ast.AST, source: Source) -> Iterator[Span]:
     """Places of all queries in the docstrings of a Python file, below their marks."""
-    python = PythonReader(source, Problems())
+    whole = source.span(0, len(source.text))
     for node in every_node(tree):
-        if isinstance(node, Function) and (text := _text(node, python)):
+        if isinstance(node, Function) and (text := _text(node, whole)):
             yield text
 
 
@@ -164,7 +165,7 @@ def moved(span: Span | None, text: Span) -> Span:
     """A place in the docstring's query as one of the file; `text` is where that stands."""
     if span is None:
         return text
-    return Span(text.name, text.text, text.start + span.start, text.start + span.end, text.first_line)
+    return text.at(text.start + span.start, text.start + span.end)
 
 
 def offers(decorator: ast.expr) -> ast.Name | None:
@@ -179,22 +180,22 @@ def _is_query(decorator: ast.expr) -> bool:
     return offers(decorator) is not None or (isinstance(name, ast.Attribute) and name.attr == OFFERED)
 
 
-def _text(function: Function, python: PythonReader) -> Span | None:
+def _text(function: Function, whole: Span) -> Span | None:
     """Place of the query in the docstring, below its mark."""
-    place = _literal(function, python)
+    place = _literal(function, whole)
     mark, _, _ = place.source.partition("\n") if place else ("", "", "")
     if place is None or mark.strip() not in MARKS:
         return None
-    return python.source.span(place.start + len(mark) + 1, place.end)
+    return whole.at(place.start + len(mark) + 1, place.end)
 
 
-def _literal(function: Function, python: PythonReader) -> Span | None:
+def _literal(function: Function, whole: Span) -> Span | None:
     """Place of the docstring between its quotes."""
     match function.body[0]:
         case ast.Expr(ast.Constant(str()) as value):
-            place = python.span(value)
-            literal = Literal.at(python.text, place.start, place.end)
-            return python.source.span(literal.start, literal.end)
+            place = span_of(value, whole)
+            literal = Literal.at(whole.text, place.start, place.end)
+            return whole.at(literal.start, literal.end)
     return None
 
 

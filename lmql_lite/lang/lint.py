@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from lmql_lite.errors import LmqlLiteError
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS
-from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.scope import Scope
-from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.source import Problems, Source, span_of
 
 UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 """Characters that are invisible or change the direction of the following text: a line with one can look different from
@@ -22,11 +21,10 @@ def lint(query: nodes.QueryNode, scope: Scope) -> tuple[LmqlLiteError, ...]:
     """Warnings in source order; never raised."""
     problems = Problems()
     source = Source(query.span.name, query.span.text, query.span.first_line)
-    python = PythonReader(source, problems)
     functions = (scope.builtins.union(CONSTRAINTS)) - scope.locals.union(scope.holes)
     for where in (*(prompt.where for prompt in query.prompts.values()), query.where):
         for node, around in _parts(where.tree.body, where.tree.body) if where else ():
-            span = python.span(node)
+            span = span_of(node, query.span)
             sentence, hint = _always(node, span.source, around, functions)
             if sentence:
                 problems.add(sentence, span, hint)

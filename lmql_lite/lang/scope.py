@@ -28,8 +28,7 @@ from lmql_lite.lang.keywords import (
 )
 from lmql_lite.lang.names import Form, Names, every_node, values, words
 from lmql_lite.lang.prompt import PROMPTING
-from lmql_lite.lang.python import PythonReader
-from lmql_lite.lang.source import Problems, Source
+from lmql_lite.lang.source import Problems, span_of
 
 BUILTINS = frozenset(dir(builtins))
 INSTEAD_OF_CONTEXT = {
@@ -69,10 +68,8 @@ def check(query: nodes.QueryNode) -> Scope:
 
 class _Check:
     def __init__(self, query: nodes.QueryNode, problems: Problems) -> None:
-        span = query.span
         self.query = query
         self.problems = problems
-        self.python = PythonReader(Source(span.name, span.text, span.first_line), problems)
         self.prompts = list(query.prompts.values())
         self.statements = [*query.prologue, *query.body]
         self.holes_of = [[part for part in each.parts if isinstance(part, nodes.HoleNode)] for each in self.prompts]
@@ -94,13 +91,13 @@ class _Check:
         self.known = self.bound.union(self.holes, BUILTINS, PROVIDED)
         self.constraints = set(CONSTRAINTS) - self.bound
         self.nodes = [node for statement in self.statements for node in every_node(statement)]
-        self.queries = [*read(self.nodes, self.python)]
+        self.queries = [*read(self.nodes, query.span, problems)]
         self.inner = [(each, scope) for each in self.queries if (scope := self._inner(each))]
 
     def scope(self) -> Scope:
         for star in self.names.stars:
             hint = "import the names that are used"
-            self.problems.add("'import *' hides which names the query needs", self.python.span(star), hint)
+            self.problems.add("'import *' hides which names the query needs", self._span(star), hint)
         self._functions()
         self._imports()
         self._globals()
@@ -126,7 +123,7 @@ class _Check:
         first: dict[str, FreeName] = {}
         for name in free:
             if name.id not in BUILTINS:
-                first.setdefault(name.id, FreeName(name.id, self.python.span(name), self._form(name)))
+                first.setdefault(name.id, FreeName(name.id, self._span(name), self._form(name)))
         return Scope(
             tuple(self.holes),
             tuple(first.values()),
@@ -137,13 +134,16 @@ class _Check:
             tuple(self.inner),
         )
 
+    def _span(self, node: ast.expr | ast.stmt) -> Span:
+        return span_of(node, self.query.span)
+
     def _form(self, name: ast.Name) -> Form:
         if any(name is each for each in self.annotations.reads):
             return "type"
         return "function" if self._is_called(name) else "value"
 
     def _is_called(self, name: ast.Name) -> bool:
-        span = self.python.span(name)
+        span = self._span(name)
         return CALLED.match(span.text, span.end) is not None
 
     def _context(self, own: set[int]) -> None:
@@ -153,7 +153,7 @@ class _Check:
             match node:
                 case ast.Attribute(ast.Name() as name, attribute) if id(name) in own and attribute not in CONTEXT:
                     hint = INSTEAD_OF_CONTEXT.get(attribute, f"it has {' and '.join(CONTEXT)}")
-                    self.problems.add(f"context has no '{attribute}'", self.python.span(node), hint)
+                    self.problems.add(f"context has no '{attribute}'", self._span(node), hint)
         for prompt in self.prompts:
             for part in prompt.parts:
                 if isinstance(part, nodes.InterpolationNode) and id(part.value.tree.body) in own:
@@ -168,13 +168,13 @@ class _Check:
                     if hole := HOLE.search(str(string.value)):
                         hint = "prompt outside of it, or make it a query: @query, and the query as its docstring"
                         message = f"nothing fills {hole.group(1)} inside a function"
-                        self.problems.add(message, self.python.span(string), hint)
+                        self.problems.add(message, self._span(string), hint)
 
     def _globals(self) -> None:
         """Report `global` for names that the query does not assign: those of a module are out of its reach."""
         hint = "to change a variable of the module, call a function of the module that does"
         for statement, is_inside in self.names.globals:
-            span = self.python.span(statement)
+            span = self._span(statement)
             if not is_inside:
                 message = "'global' can stand only inside a function, and a query is not a function"
                 self.problems.add(message, span, hint)
@@ -200,11 +200,11 @@ class _Check:
                     continue
                 if names is None:
                     hint = NOT_OF_LMQL.get(module.split(".")[1]) or did_you_mean(module, OF_LMQL)
-                    self.problems.add(f"{module} is not here", self.python.span(node), hint)
+                    self.problems.add(f"{module} is not here", self._span(node), hint)
                 elif module != "lmql" and name not in (*names, "*") and f"{module}.{name}" not in OF_LMQL:
                     known = f"there are {', '.join(names)}" if names else None
                     hint = did_you_mean(name, names) or known
-                    self.problems.add(f"{module}.{name} is not here", self.python.span(node), hint)
+                    self.problems.add(f"{module}.{name} is not here", self._span(node), hint)
 
     def _inner(self, query: Embedded) -> Scope | None:
         """The names of a query inside this one."""
@@ -237,34 +237,32 @@ class _Check:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 self._call(node, node.func)
             elif isinstance(node, ast.NamedExpr) and node.target.id in self.holes:
-                self.problems.add(
-                    "':=' gives a value and compares nothing", self.python.span(node), "write == to compare"
-                )
+                self.problems.add("':=' gives a value and compares nothing", self._span(node), "write == to compare")
         for name in values(where.tree):
             # `len(JOEK) < 9` reads an input called JOEK, or so it seems
             if name.id.isupper() and name.id not in self.known and self._close(name.id):
-                self._no_hole(name.id, self.python.span(name))
+                self._no_hole(name.id, self._span(name))
 
     def _call(self, call: ast.Call, function: ast.Name) -> None:
         name = function.id
         if name in self.constraints:
             first = call.args[0] if call.args else None
             if first is None:
-                self.problems.add(f"'{name}' names no hole", self.python.span(call), f"write {name}(HOLE, ...)")
+                self.problems.add(f"'{name}' names no hole", self._span(call), f"write {name}(HOLE, ...)")
             elif not isinstance(first, ast.Name):
                 hint = "put the hole's name first"
-                self.problems.add(f"'{name}' begins with the name of a hole", self.python.span(first), hint)
+                self.problems.add(f"'{name}' begins with the name of a hole", self._span(first), hint)
             elif first.id not in self.holes:
-                self._no_hole(first.id, self.python.span(first))
+                self._no_hole(first.id, self._span(first))
         elif name.isupper() and len(name) > 1 and name not in self.known:
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
             hint = GONE.get(name, f"there are {', '.join(CONSTRAINTS)}")
             message = f"no constraint is called '{name}'{_meant(close)}"
-            self.problems.add(message, self.python.span(function), None if close else hint)
+            self.problems.add(message, self._span(function), None if close else hint)
         elif name not in self.known and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):
             # a name in small letters is an input, which may be a function, but hardly this one
             hint = "the words of the language are written in capitals"
-            self.problems.add(f"no constraint is called '{name}'{_meant(close)}", self.python.span(function), hint)
+            self.problems.add(f"no constraint is called '{name}'{_meant(close)}", self._span(function), hint)
 
     def _no_hole(self, name: str, span: Span) -> None:
         close = self._close(name)
@@ -292,7 +290,7 @@ class _Check:
             return
         first = max(distribution.span.source.find(name, len("distribution")), 0)  # its letters may have other forms
         start = distribution.span.start + first
-        span = self.python.source.span(start, start + len(name))
+        span = distribution.span.at(start, start + len(name))
         if name in self.holes:
             hint = f"write [{name}] into it"
             self.problems.add(f"the string of this distribution has no hole '{name}'", span, hint)

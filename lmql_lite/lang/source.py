@@ -118,7 +118,7 @@ def span_of(node: ast.expr | ast.stmt | ast.keyword | ast.excepthandler | ast.pa
     known = places(around.text)
     start = known.offset(node.lineno - around.first_line, node.col_offset)
     end = known.offset(node.end_lineno - around.first_line, node.end_col_offset)
-    return Span(around.name, around.text, start, end, around.first_line)
+    return around.at(start, end)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,7 +39,7 @@ def _blamed(error: SyntaxError, span: Span) -> Span:
         return span
     start = places(span.text).offset(line, max((error.offset or 1) - 1, 0))
     start = min(max(start, span.start), max(span.end - 1, span.start))
-    return Span(span.name, span.text, start, span.end, span.first_line)
+    return span.at(start, span.end)
 
 
 def code_of(expression: Expression) -> CodeType:

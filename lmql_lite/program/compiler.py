@@ -286,7 +286,7 @@ class Compiler:
         for handler in block.handlers[:-1]:
             if handler.type is None:
                 span = self._span(handler)
-                word = Span(span.name, span.text, span.start, span.start + len("except"), span.first_line)
+                word = span.at(span.start, span.start + len("except"))
                 raise QueryError("an 'except' without a type is the last one", span=word, hint="put it last")
         before, self._returns = self._returns, False
         with self._within(last_words=bool(block.finalbody)):

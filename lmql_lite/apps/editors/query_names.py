@@ -13,9 +13,8 @@ from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
 from lmql_lite.lang.names import Names, values
-from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.scope import python_of
-from lmql_lite.lang.source import Problems
+from lmql_lite.lang.source import span_of
 from lmql_lite.options import DECODERS as DECODER_ROWS
 from lmql_lite.options import OPTIONS
 
@@ -55,7 +54,6 @@ def hole_places(found: Examination) -> list[NamePlace]:
 
 
 def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) -> Iterator[NamePlace]:
-    python = PythonReader(found.source, Problems())
     trees: list[ast.AST] = [*tree.body]
     distributions = [tree.distribution] if tree.distribution else []
     for prompt in tree.prompts.values():
@@ -74,7 +72,7 @@ def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) ->
     names = Names().scan(trees)
     for node in (*names.reads, *names.stores):
         if node.id in holes:
-            yield NamePlace(node.id, python.span(node), "use")
+            yield NamePlace(node.id, span_of(node, tree.span), "use")
 
 
 def _name_in(hole: nodes.HoleNode) -> Span | None:
@@ -88,7 +86,7 @@ def _name_in(hole: nodes.HoleNode) -> Span | None:
     if name is None:  # written with other forms of the same letters
         return None
     start = hole.span.start + name.start()
-    return Span(hole.span.name, hole.span.text, start, start + len(hole.name), hole.span.first_line)
+    return hole.span.at(start, start + len(hole.name))
 
 
 # Meanings ----------------------------------------------------------------------------------------------------------
