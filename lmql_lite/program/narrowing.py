@@ -507,21 +507,21 @@ def _intervals(test: PlaceTest) -> list[list[tuple[str, Any]]] | None:
 
 def _within(node: Schema, bounds: Iterable[tuple[str, Any]], keys: Keys) -> Schema | None:
     """The node with its own bounds and these; None if there is no number between them."""
-    found = dict(node)
-    is_length = keys is not BOUNDS
+    found, is_length = dict(node), keys is not BOUNDS
+    known = [(relation, node[key]) for relation, key in keys.items() if key in node]
+    known += [(">=", 0)] if is_length else []
     for relation, bound in bounds:
         is_low = ">" in relation
         if is_length or node.get("type") == "integer":
             relation, bound = relation[0] + "=", whole_bounds(relation, bound)[0 if is_low else 1]
         bound = max(bound, 0) if is_length and is_low else bound
+        known.append((relation, bound))
         key, number = keys[relation], _in_json(Fraction(bound), -math.inf if is_low else math.inf)
         if number is not None:
             found[key] = (max if is_low else min)(found.get(key, number), number)
-    lows = [(found[keys[each]], each) for each in (">=", ">") if keys.get(each) in found]
-    lows += [(0, ">=")] if is_length else []
-    highs = [(found[keys[each]], each) for each in ("<=", "<") if keys.get(each) in found]
-    for low, above in lows:
-        if any(low > high or (low == high and "=" not in above + below) for high, below in highs):
+    pairs = [(low, high) for low in known for high in known if ">" in low[0] and "<" in high[0]]
+    for (above, low), (below, high) in pairs:
+        if low > high or (low == high and not ("=" in above and "=" in below)):
             return None
     return found
 
