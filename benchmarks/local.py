@@ -1,7 +1,7 @@
 """Models in this process: what queries cost beside a bare loop, alone, together, with long prompts and with options.
 
     python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--tokens 200] [--runs 2]
-                               [--only alone options exact fed] [--guidance PYTHON]
+                               [--only alone options exact fed]
 
 `smol` is a trained model, the others have random weights: the time of a pass does not depend on them. Times are those
 of the processor on one thread, the least of all runs; measurements take turns, each with a prompt that nobody has seen,
@@ -13,12 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,7 +44,6 @@ HELD_TO = {
     f"tokens fed of {RUNS} runs / their sum": 1.1,
     "tokens fed of a hybrid model / prompt, tokens and drafts": 1.0,
     "passes of 20 options, after the prompt's": 1.0,
-    "argmax / guidance's, both of their bare loops": 1.0,
 }
 AT_LEAST = {
     "throughput of 8 / bare loop": 3.2,
@@ -157,18 +153,6 @@ class LocalBenchmark:
         bare, ours = self.seconds(lambda: self.bare(tokens), lambda: self.ours(tokens))
         self.lines["exact argmax / bare loop"] = ours / bare
 
-    def beside_guidance(self, python: str, tokens: int) -> None:
-        folder, _ = located(str(smol_file()))
-        script = Path(__file__).with_name("local_guidance.py")
-        command = [python, "-I", str(script), str(folder), "--tokens", str(tokens), "--runs", str(self.runs)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        told = json.loads(done.stdout.splitlines()[-1])
-        self.lines["guidance's argmax / its bare loop"] = told["guidance"] / told["bare"]
-        self.lines["guidance's passes"] = told["passes"]
-        self.lines["argmax / guidance's, both of their bare loops"] = (
-            self.lines["argmax / bare loop"] * told["bare"] / told["guidance"]
-        )
-
     def alone(self, tokens: int) -> None:
         for part in (self.bare, self.ours, self.generate):
             part(2)
@@ -239,15 +223,12 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--guidance", metavar="PYTHON", help="interpreter that has guidance, for --model smol")
     options = parser.parse_args()
     torch.set_num_threads(1)
     benchmark = LocalBenchmark(*models_of(options.model), options.runs)
     print(f"{options.model}: {torch.backends.cpu.get_cpu_capability()}", flush=True)
     if "alone" in options.only:
         benchmark.alone(options.tokens)
-    if options.guidance:
-        benchmark.beside_guidance(options.guidance, options.tokens)
     if "options" in options.only:
         benchmark.options()
     if "exact" in options.only:
