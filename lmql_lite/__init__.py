@@ -132,7 +132,7 @@ _INSTEAD = {
     "Instance": "a request to a ResponseCache is a Request",
     "KVCacheConfig": "it is in lmql_lite.cache.kv.config",
     "KVCacheEngine": "it is in lmql_lite.cache.kv.engine",
-    "KVCacheEngineBuilder": "it is in lmql_lite.cache.kv.engine",
+    "KVCacheEngineBuilder": "KVCacheEngine(config, metadata) makes an engine: keep it",
     "LLM": "model(...) gives a model; runs, generate() and score() take model=",
     "LMCacheEngine": "KVCacheEngine in lmql_lite.cache.kv.engine does that job",
     "LMQLResult": "a run gives a Result",

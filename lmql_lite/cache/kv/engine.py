@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -365,42 +365,6 @@ class KVCacheEngine:
 
     def _joined(self, pages: Sequence[KVPage], begin: int, end: int) -> KV:
         return joined_kv([page.layers for page in pages], self.metadata.dtype, self._axis, begin, end)
-
-
-class KVCacheEngineBuilder:
-    """Engines of this process, by name.
-
-    engine = KVCacheEngineBuilder.get_or_create("main", config, metadata)
-    KVCacheEngineBuilder.destroy("main")
-    """
-
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _engines: ClassVar[dict[str, KVCacheEngine]] = {}
-
-    @classmethod
-    def get_or_create(cls, instance_id: str, config: KVCacheConfig, metadata: KVCacheMetadata) -> KVCacheEngine:
-        """Engine of this name. Raises KVError if it exists with another config or other metadata."""
-        with cls._lock:
-            engine = cls._engines.get(instance_id)
-            if engine is None:
-                engine = cls._engines[instance_id] = KVCacheEngine(config, metadata)
-            elif (engine.config, engine.metadata) != (config, metadata):
-                raise KVError(f"the engine {instance_id!r} exists with another configuration", hint="destroy it first")
-            return engine
-
-    @classmethod
-    def get(cls, instance_id: str) -> KVCacheEngine | None:
-        """Engine of this name; None if there is none."""
-        with cls._lock:
-            return cls._engines.get(instance_id)
-
-    @classmethod
-    def destroy(cls, instance_id: str) -> None:
-        """Closes and removes the engine of this name. Does nothing if there is none."""
-        with cls._lock:
-            engine = cls._engines.pop(instance_id, None)
-        if engine is not None:
-            engine.close()
 
 
 def _shapes(page: KVPage, axis: int) -> list[tuple[int, ...]]:

@@ -476,7 +476,7 @@ class ResponseCache:
         keyed, key = asked.keyed, "" if problem else asked.keyed.key
         record = {"kind": RESPONSE, "schema": SCHEMA, "model_hash": self._place.model_hash, "cache_key": key,
                   "content_hash": keyed.content, "request_type": request_type, "task_name": task,
-                  "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": keyed.options.text,
+                  "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": keyed.options,
                   "doc_id": doc_id, "idx": idx, "response": text, "created_at": created_at,
                   "deterministic": keyed.is_deterministic}  # fmt: skip
         if problem:

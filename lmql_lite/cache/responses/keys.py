@@ -7,8 +7,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from json.encoder import encode_basestring_ascii
 from types import MethodType
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
@@ -111,27 +109,6 @@ def _header_digests(headers: Any) -> Any:
         if name not in TRACING and not is_secret(name) and not _CREDENTIAL.fullmatch(name):
             found.setdefault(name, []).append(digest(canonical(pair[1])))
     return found
-
-
-def _canonical_text(value: Any) -> str:
-    plain = canonical(value)
-    return encode_basestring_ascii(plain) if type(plain) is str else compact(plain)
-
-
-def _remembered(value: Any, known: dict[Any, Any]) -> str:
-    """Canonical text of a function or an object, known from an earlier request. A bound method is a new object each
-    time it is read, but its function and its object are not."""
-    parts = (value.__func__, value.__self__) if isinstance(value, MethodType) else (value,)
-    name = tuple(map(id, parts))
-    if name not in known:
-        try:
-            known[name] = parts, compact({"$": "digest", "v": digest(canonical(value))}), None
-        except Unkeyable as error:
-            known[name] = parts, "", error
-    _, text, problem = known[name]
-    if problem is not None:
-        raise problem
-    return str(text)
 
 
 # The key of lmms-eval ------------------------------------------------------------------------------------------------
@@ -245,23 +222,13 @@ def _parsed(text: str) -> Any:
 # Keys of a cache -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedOptions:
-    """Options of a request in canonical form. `problem` is the reason why there is none."""
-
-    text: str
-    problem: str = ""
-    shared: dict[str, str] = field(default_factory=dict)
-    """Fields of a key that all requests with these options share, by task."""
-
-
 class Keyed(NamedTuple):
     """Key of a request, empty if its answer must not be kept: it samples, or there is a problem."""
 
     key: str
     content: str
     """Short digest, for people, of the text that the request shows the model."""
-    options: KeyedOptions
+    options: str
     is_deterministic: bool
     problem: str = ""
 
@@ -283,78 +250,49 @@ class KeyMaker:
         return self._tasks.get(task_name, "")
 
     def keys(self, request_type: str, requests: Iterable[AnyRequest]) -> list[Keyed]:
-        """Keys of requests, with their parts. What several requests share is looked at once."""
+        """Keys of requests, with their parts. Functions and objects that they share are looked at once."""
         known: dict[Any, Any] = {}
-        return [self._key(request_type, request, known) for request in requests]
+        return [self._keyed(request_type, request, known) for request in requests]
 
     def key(self, request_type: str, request: AnyRequest) -> Keyed:
         """Key of a request, with its parts."""
-        return self._key(request_type, request, {})
+        return self._keyed(request_type, request, {})
 
-    def _key(self, request_type: str, request: AnyRequest, known: dict[Any, Any]) -> Keyed:
+    def _keyed(self, request_type: str, request: AnyRequest, known: dict[Any, Any]) -> Keyed:
         given = generation_options(request)
+        sampling, options, problem = None, "{}", ""
         try:
             sampling = why_sampling(request_type, request.args, self._default_temperature)
+            options = seed_options(given) if self._is_seed else canonical_options(given)
+            if sampling is None:
+                key, content = self._key(request_type, request, given, options, known)
+                return Keyed(key, content, options, True)
         except RecursionError:
-            return Keyed("", "", KeyedOptions("{}"), False, "a request is nested too deeply for a key")
-        entry = known.get(id(given))
-        options = entry[1] if entry is not None and entry[0] is given else self._canonical(given)
-        known[id(given)] = given, options
-        if options.problem or sampling:
-            problem = options.problem
-            if self._is_guess and sampling == UNNAMED:
-                problem = (
-                    f"they name no temperature, and {self._name!r} is a model of a server, which may sample; write "
-                    "temperature=0 into the requests, or open the cache with CachePolicy(default_temperature=0)"
-                )
-            return Keyed("", "", options, not sampling, problem)
-        try:
-            if self._is_seed:
-                return self._seed_key(request_type, request, given, options)
-            task, doc_id, idx = request.task_name, request.doc_id, request.idx
-            shown = self._content(request.args, given, known).encode()
-            doc = str(doc_id) if type(doc_id) is int else compact(canonical(doc_id))
-            place = str(idx) if type(idx) is int else compact(canonical(idx))
-        except RecursionError:
-            return Keyed("", "", options, True, "a request is nested too deeply for a key")
+            problem = "a request is nested too deeply for a key"
         except Unkeyable as error:
-            return Keyed("", "", options, True, str(error))
-        shared = options.shared.get(task) or self._shared(request_type, task, options)
-        payload = f'{{"did":{doc},"idx":{place},{shared},"x":['.encode()
-        return Keyed(hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}", options, True)
+            problem = str(error)
+        if self._is_guess and sampling == UNNAMED:
+            problem = (
+                f"they name no temperature, and {self._name!r} is a model of a server, which may sample; write "
+                "temperature=0 into the requests, or open the cache with CachePolicy(default_temperature=0)"
+            )
+        return Keyed("", "", options, sampling is None, problem)
 
-    def _content(self, arguments: Sequence[Any], options: Mapping[str, Any], known: dict[Any, Any]) -> str:
-        """Canonical JSON text of everything that a request shows the model, without options. Raises Unkeyable.
+    def _key(
+        self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str, known: dict[Any, Any]
+    ) -> tuple[str, str]:
+        """Key, and digest of what the request shows the model. Raises Unkeyable."""
+        task = request.task_name
+        if self._is_seed:
+            return self._seed_key(request_type, request, given)
+        shown = ",".join(_shown(each, given, known) for each in request.args).encode()
+        doc, place = compact(canonical(request.doc_id)), compact(canonical(request.idx))
+        fields = {"gk": options, "mf": self._model, "rt": request_type, "tf": self.task_fingerprint(task), "tn": task,
+                  "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
+        payload = f'{{"did":{doc},"idx":{place},{compact(fields)[1:-1]},"x":['.encode()
+        return hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}"
 
-        Functions and objects are looked at once for all requests, since lmms-eval's requests share them.
-        """
-        parts = []
-        for each in arguments:
-            if each is options:
-                parts.append('{"$":"options"}')
-            elif each is None or isinstance(scalar(each), _PLAIN):
-                parts.append(_canonical_text(each))
-            else:
-                parts.append(_remembered(each, known))
-        return ",".join(parts)
-
-    def _canonical(self, given: Mapping[str, Any]) -> KeyedOptions:
-        try:
-            return KeyedOptions(seed_options(given) if self._is_seed else canonical_options(given))
-        except Unkeyable as error:
-            return KeyedOptions("{}", str(error))
-        except RecursionError:
-            return KeyedOptions("{}", "the options of a request are nested too deeply")
-
-    def _shared(self, request_type: str, task: str, options: KeyedOptions) -> str:
-        fields = {"gk": options.text, "mf": self._model, "rt": request_type, "tf": self.task_fingerprint(task),
-                  "tn": task, "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
-        shared = options.shared[task] = compact(fields)[1:-1]
-        return shared
-
-    def _seed_key(
-        self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: KeyedOptions
-    ) -> Keyed:
+    def _seed_key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any]) -> tuple[str, str]:
         task, content = request.task_name, seed_content_hash(request.args)
         try:
             key = seed_key(request_type, task, request.doc_id, request.idx, given,
@@ -362,4 +300,24 @@ class KeyMaker:
                            task_fingerprint=self.task_fingerprint(task))  # fmt: skip
         except (TypeError, ValueError) as error:
             raise Unkeyable(f"a request has no key of lmms-eval ({error})") from None
-        return Keyed(key, content, options, True)
+        return key, content
+
+
+def _shown(value: Any, options: Mapping[str, Any], known: dict[Any, Any]) -> str:
+    """Canonical JSON text of an argument. That of a function or an object is kept in `known`, since lmms-eval's
+    requests share them. A bound method is a new object each time it is read, but its function and object are not."""
+    if value is options:
+        return '{"$":"options"}'
+    if value is None or isinstance(scalar(value), _PLAIN):
+        return compact(canonical(value))
+    parts = (value.__func__, value.__self__) if isinstance(value, MethodType) else (value,)
+    name = tuple(map(id, parts))
+    if name not in known:
+        try:
+            known[name] = parts, compact({"$": "digest", "v": digest(canonical(value))}), None
+        except Unkeyable as error:
+            known[name] = parts, "", error
+    _, text, problem = known[name]
+    if problem is not None:
+        raise problem
+    return str(text)

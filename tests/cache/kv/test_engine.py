@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.engine import KVCacheEngine, KVCacheEngineBuilder
+from lmql_lite.cache.kv.config import KVCacheMetadata
+from lmql_lite.cache.kv.engine import KVCacheEngine
 from lmql_lite.cache.kv.layout import kv_to_tensor, tensor_to_kv
 from lmql_lite.cache.kv.pages import KVKey
 from tests.cache.kv.engines import HEADS, LAYERS, METADATA, SIZE, config, cut, ids, kv, opened, same, torch
@@ -270,23 +270,6 @@ def test_statement_28_and_check_9_close_writes_all_and_may_be_called_twice(tmp_p
     assert not worker.is_alive()
     with opened(tmp_path / "other") as again:
         assert again.lookup(ids(4000)) == 4000
-
-
-def test_statement_29_the_builder_has_one_engine_per_name() -> None:
-    engine = KVCacheEngineBuilder.get_or_create("test", config(), METADATA)
-    try:
-        assert KVCacheEngineBuilder.get_or_create("test", config(), METADATA) is engine
-        loaded = KVCacheConfig.load(None, {"chunk_size": 256}, {})  # the same values from elsewhere
-        assert KVCacheEngineBuilder.get_or_create("test", loaded, METADATA) is engine
-        assert KVCacheEngineBuilder.get("test") is engine and KVCacheEngineBuilder.get("other") is None
-        with pytest.raises(ValueError, match="exists with another configuration"):
-            KVCacheEngineBuilder.get_or_create("test", config(chunk_size=64), METADATA)
-        with pytest.raises(ValueError, match="exists with another configuration"):
-            KVCacheEngineBuilder.get_or_create("test", config(), replace(METADATA, worker_id=1))
-    finally:
-        KVCacheEngineBuilder.destroy("test")
-    assert KVCacheEngineBuilder.get("test") is None
-    KVCacheEngineBuilder.destroy("test")
 
 
 def test_statement_30_hit_rates_per_request_and_per_tier(tmp_path: Path) -> None:

@@ -33,13 +33,6 @@ def rows(index: Path) -> int:
     return int(count)
 
 
-def test_ranks_write_files_of_their_own(tmp_path: Path) -> None:
-    """Statement 2 and upstream test 27."""
-    for rank in range(2):
-        shard(tmp_path, f"rank{rank}", 10 * rank, 3)
-        assert rows(tmp_path / f"rank{rank}.db") == 3
-
-
 def test_shards_are_joined_and_the_first_one_wins(tmp_path: Path) -> None:
     """Statement 35 and upstream tests 28 and 29."""
     shards = [shard(tmp_path, "rank0", 0, 3, "first"), shard(tmp_path, "rank1", 2, 3, "second")]
