@@ -183,22 +183,6 @@ def find_modules_beside(folder: Path, *, is_first: bool = True) -> None:
         sys.path.insert(0 if is_first else len(sys.path), name)
 
 
-@contextmanager
-def only_modules_beside(folder: Path) -> Iterator[None]:
-    """Context in which Python imports the modules of a folder before all others. Afterwards they are forgotten, so that
-    modules of the same names in another folder are found there."""
-    name, before = str(folder.resolve()), set(sys.modules)
-    sys.path.insert(0, name)
-    try:
-        yield
-    finally:
-        sys.path.remove(name)
-        for module in set(sys.modules) - before:
-            place = getattr(sys.modules[module], "__file__", None)
-            if place is not None and folder.resolve() in Path(place).resolve().parents:
-                del sys.modules[module]
-
-
 def read_inputs(texts: tuple[str, ...], values: tuple[str, ...], file: str | None = None) -> dict[str, Any]:
     """Inputs of --var, --var-json and --vars."""
     inputs: dict[str, Any] = {} if file is None else _object_in(file)

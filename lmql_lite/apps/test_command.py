@@ -17,7 +17,6 @@ from lmql_lite.apps.terminal import (
     RUN_MODEL,
     counted,
     model_named,
-    only_modules_beside,
     printable,
     put,
     reporting,
@@ -86,6 +85,7 @@ def test(
 
 async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tuple[list[CaseResult], Recording]:
     from lmql_lite.data.cases import run_cases
+    from lmql_lite.data.metrics import only_modules_beside
     from lmql_lite.engine.recording import Recording, RecordMode
 
     assert record in get_args(RecordMode), "click takes no other"

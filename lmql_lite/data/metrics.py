@@ -267,24 +267,22 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def _modules_beside(path: Path) -> Iterator[None]:
-    """Context in which a file can import its neighbours. They are not those of other files in other folders: a query
-    with a neighbour of the same name imports its own."""
-    folder = path.resolve().parent
-    if str(folder) in sys.path:  # beside the query
-        yield
-        return
-    before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+def only_modules_beside(folder: Path) -> Iterator[None]:
+    """Context in which Python imports the modules of a folder before all others. Afterwards they are forgotten, so that
+    modules of the same names in another folder are found there, and the folder comes after all others, for imports
+    inside functions."""
+    name, before = str(folder.resolve()), set(sys.modules)
+    sys.path.insert(0, name)
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
-        sys.path.append(str(folder))  # for imports inside its functions
-        for name in set(sys.modules) - before:
-            place = getattr(sys.modules[name], "__file__", None)
-            if place is not None and folder in Path(place).parents:
-                del sys.modules[name]
+        sys.path.remove(name)
+        if name not in sys.path:
+            sys.path.append(name)
+        for module in set(sys.modules) - before:
+            place = getattr(sys.modules[module], "__file__", None)
+            if place is not None and folder.resolve() in Path(place).resolve().parents:
+                del sys.modules[module]
 
 
 def _function(path: Path, name: str) -> Callable[[Record], Any]:
@@ -294,7 +292,7 @@ def _function(path: Path, name: str) -> Callable[[Record], Any]:
     module = module_from_spec(spec)
     sys.modules[own] = module  # where a dataclass looks its module up
     try:
-        with _modules_beside(path):
+        with only_modules_beside(path.parent):
             spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"the metric {str(path)!r} cannot be imported: {type(error).__name__}: {error}") from error
