@@ -42,6 +42,7 @@ _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, OSError, KeyError, IndexError)
 """Errors of objects that cannot say what they are made of."""
 _PART = "; it is in "
+_IMPORT = dis.opmap["IMPORT_NAME"]
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -195,18 +196,19 @@ class _Walk:
 
     def _globals(self, function: types.FunctionType) -> dict[str, Any]:
         """Values of the globals that a function names, and files of the user's modules that it imports."""
-        scope, found = function.__globals__, dict[str, Any]()
-        names = frozenset(name for code in _codes(function.__code__) for name in code.co_names)
+        scope, found, codes = function.__globals__, dict[str, Any](), list(_codes(function.__code__))
+        names = frozenset(name for code in codes for name in code.co_names)
+        imported = {name for code in codes if _IMPORT in code.co_code[::2] for name in code.co_names}
         for name in sorted(names):
             if name in scope:
                 with _part(f"the global {name!r}"):
                     value = scope[name]
                     is_module = isinstance(value, types.ModuleType)
                     found[name] = self._module(value, names) if is_module else self.exact(value)
-                continue
-            for full in (name, f"{scope.get('__package__') or ''}.{name}"):
-                if (file := _module_file(full)) is not None:
-                    found[f"import {full}"] = file_digest(file)
+            elif name in imported:
+                for full in (name, f"{scope.get('__package__') or ''}.{name}"):
+                    if (file := _module_file(full)) is not None:
+                        found[f"import {full}"] = file_digest(file)
         return found
 
     def _module(self, module: types.ModuleType, names: Set[str]) -> Any:

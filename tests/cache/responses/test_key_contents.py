@@ -384,6 +384,21 @@ def test_keys_of_functions_do_not_depend_on_the_process_but_on_the_modules_that_
     assert [one == other for one, other in zip(first, third, strict=True)] == [False, True, False, False, False]
 
 
+@pytest.mark.parametrize("line", ["import part", "from part import x", "from . import part", "from .part import x"])
+def test_a_function_counts_with_the_files_of_modules_that_it_imports_when_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "parts", types.ModuleType("parts"))
+    sys.modules["parts"].__path__ = [str(tmp_path)]
+    function = made(f"def f(d):\n {line}\n return d", __package__="parts")
+    keys = []
+    for text in ("x = 1", "x = 2", "x = 1"):
+        (tmp_path / "part.py").write_text(text)
+        keys.append(key(function))
+    assert keys[0] == keys[2] != keys[1] and not keys[0].startswith("no key")
+
+
 def test_a_function_whose_global_changes_between_two_calls_is_asked_again(tmp_path: Path) -> None:
     function = made("def f(d): return N", N=1)
     request = lq.Request("generate_until", ("q", GREEDY, function))
