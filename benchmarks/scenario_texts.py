@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.scenario_servers import Served, words
-from lmql_lite.engine.generate.remote_scheduler import GO_ON
+from lmql_lite.engine.streams import GO_ON
 from tests.servers.kinds import Config
 
 

@@ -87,7 +87,7 @@ SLOW = (
     "cache/test_encoder.py",
     "constraints/test_json.py",
     "constraints/test_products.py",
-    "engine/generate/test_seeded_requests.py",
+    "engine/test_seeded_requests.py",
     "engine/test_filling_types.py",
     "engine/test_json_escapes.py",
     "engine/test_prompt_blocks.py",

@@ -68,7 +68,7 @@ def test_no_circles_within_a_room() -> None:
 
 
 def test_no_circles_between_the_smaller_rooms() -> None:
-    """`engine/generate/` is one thing, and so is each file that stands in `engine/` itself."""
+    """`engine/decode/` is one thing, and so is each file that stands in `engine/` itself."""
     graph: dict[str, set[str]] = {}
 
     def thing(module: str) -> str:

@@ -26,16 +26,17 @@ from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.decorated import Decoration
 from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
-from lmql_lite.engine.generate.generator import Generator, scored
-from lmql_lite.engine.generate.hole_fill import Fill
-from lmql_lite.engine.generate.local import LocalGenerator
+from lmql_lite.engine.fill import Fill, matcher_of
+from lmql_lite.engine.generator import Generator, scored
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.nested import Caller
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.record import CANCELLATIONS, Record
 from lmql_lite.engine.result import OptionScores
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
+from lmql_lite.engine.tools.fill import ToolCalls, ToolText
 from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
 from lmql_lite.options import Sampling
 from lmql_lite.program.holes import settled
@@ -112,6 +113,8 @@ class Frame:
         self.record = Record()
         self.term: Term | None = None
         """The own condition of the open hole."""
+        self.options: Sampling | None = None
+        """The sampling of the open hole, if it has a decoder of its own."""
         self.asked: Ask | None = None
         """The question that waits for the branch."""
         self.is_over = False
@@ -338,6 +341,12 @@ class OpenHole:
     shown: int = 0
     """Number of emitted bytes of the hole's text."""
     rejections: int = 0
+    tools: ToolCalls | None = None
+
+    def text(self, state: State) -> Matcher | ToolText:
+        """The text of the hole so far."""
+        matcher = matcher_of(state)
+        return matcher if self.tools is None else self.tools.whole(matcher)
 
     def fork(self, generator: Generator) -> OpenHole:
         fill = self.fill.fork(generator.path, generator.ledger)
@@ -349,7 +358,7 @@ class OpenHole:
         if self.judge is not None:
             self.judge.retype(type)
 
-    def rejected(self, broken: Objection, matcher: Matcher) -> ConstraintError:
+    def rejected(self, broken: Objection, matcher: Matcher | ToolText) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")
         if not self.op.may_reject:
             sentence = f"[{self.op.name}] is not a value of its type: {value!r} ({broken.reason})"

@@ -13,11 +13,11 @@ from lmql_lite.cache.tokens.draws import is_greedy, mix
 from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.environment import Environment, value_of
-from lmql_lite.engine.generate.generator import Generator, inserted
-from lmql_lite.engine.generate.hole_fill import fail_unfilled, quoted
+from lmql_lite.engine.fill import fail_unfilled, quoted
+from lmql_lite.engine.generator import Generator, inserted, logprob_of
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.result import probabilities
-from lmql_lite.engine.state import State
+from lmql_lite.engine.state import State, data_of
 from lmql_lite.errors import ConstraintError, InputError, ModelError, Span
 from lmql_lite.options import Sampling
 from lmql_lite.program.json_types import JsonType
@@ -29,10 +29,9 @@ OPTIONS = 2**41
 
 
 class Option(NamedTuple):
-    """An option of a hole: its text, its tokens, and the value of the hole if it is chosen."""
+    """An option of a hole: its text, and the value of the hole if it is chosen."""
 
     text: str
-    ids: tuple[int, ...]
     value: Any
 
 
@@ -85,24 +84,24 @@ class Choosing:
                 hint=error.hint,
             ) from None
         generator, name = self._generator, self._op.name
-        generator.begin_options()
         state = generator.path.settle(generator.path.answer(state))
         left = await self._possible(state, texts, matcher)
         if given is not None and given not in [option.text for option in left]:
             hint = f"the allowed options are {', '.join(quoted(option.text) for option in left)}"
             raise ConstraintError(f"[{name}] cannot be {quoted(given)}: no option", span=self._span, hint=hint)
         if len(left) == 1:  # no choice, so no question
-            text, _, value = left[0]
+            text, value = left[0]
             state = generator.path.force(state, text.encode(), name)
             return Chosen(state._replace(text=state.text + text), text, value, [(value, 1.0)])
-        texts, ids, values = zip(*left, strict=True)
+        texts, values = zip(*left, strict=True)
         try:
-            answers, logprobs = await generator.weigh(state, texts, ids)
+            weighed = await generator.weigh(state, texts)
         except ModelError as error:
             fail_unfilled(self._op, error)
+        logprobs = [logprob_of(option) for option in weighed]
         drawn = picked(logprobs, self._sampling, generator.tree.path_hash(state.node))
         at = drawn if given is None else texts.index(given)
-        state = inserted(generator, state, name, texts[at], answers[at])
+        state = inserted(generator, state, name, weighed[at])
         distribution = list(zip(values, probabilities(logprobs), strict=True))
         return Chosen(state._replace(text=state.text + texts[at]), texts[at], values[at], distribution)
 
@@ -111,11 +110,11 @@ class Choosing:
         left: list[Option] = []
         refusal: Refusal | None = None
         for text in texts:
-            ids, tokens = self._generator.spell(state, text)
+            tokens = self._generator.count(text, data_of(state.held))
             after = _filled(matcher, text.encode(), tokens) if tokens <= self._max_tokens else None
             objection = await self._judge.objects(after, self._environment) if after else None
             if after and not objection:
-                left.append(Option(text, ids, self._judge.value))
+                left.append(Option(text, self._judge.value))
             elif refusal is None:
                 refusal = self._refusal(text, tokens, objection)
         if refusal is not None and not left:

@@ -25,6 +25,11 @@ ALTERNATIVES = 5
 """Number of other tokens requested with each one, where the server reports them."""
 TOKEN_BYTES = 4
 """Bytes of text that count as one token of a server, whose own tokenization is not known (S15)."""
+SHARES = {"one": (8, 0.25), "several": (20, 0.75), "more": (20, 1.5)}
+"""Tokens of a request to a server that bills answers to their end: at least, and for each prompt token, which another
+request would bill again. For one hole, for several, and for holes that more may follow."""
+MAX_TOKENS = 4096
+"""Maximum tokens of such a request."""
 LANGUAGES_KEPT = 256
 FREE_SHARE = 0.9
 """Minimum share of printable ASCII that may begin a hole, for answers to be mostly valid without a grammar."""
@@ -125,6 +130,28 @@ class Form:
     def is_left(self) -> bool:
         """True if the run may close the answer's stream before its end."""
         return self.most is None and not (self.pushed or self.stops) and (self.runs_on or self.is_bounded)
+
+    def length(self, left: int, most_prompt: int, known: int, filled: int) -> int:
+        """Maximum tokens of a request, in a hole with at most `left` more tokens: a function of the query alone. The
+        answer has `known` bytes before, and all holes before have `filled`.
+
+        A server that bills answers to their end gets a number in proportion to its prompt, which another request would
+        bill again, less what is filled of a loop, or as many as the answer has so far. A draw is never cut, as it
+        cannot be continued, nor is an answer of a chat if the server could not continue it.
+        """
+        can = self.capabilities
+        most = left if self.undecided is None else min(left, self.undecided + 1)  # a token has a byte or more
+        if self.draws or not can.bills_to_the_end or (can.chat_only and not can.continues_turns):
+            return most
+        if not self.is_left:
+            return left
+        holes = "one" if not self.runs_on else "more" if self.lookahead.goes_on else "several"
+        least, share = SHARES[holes]
+        size = share * (most_prompt - filled) - filled if holes == "more" else share * most_prompt
+        wanted = min(max(size / TOKEN_BYTES, least, known / TOKEN_BYTES), MAX_TOKENS)
+        if self.undecided is not None:
+            wanted = min(wanted, self.undecided / TOKEN_BYTES + 2)
+        return int(wanted if self.runs_on else min(wanted, left))
 
     def request(self, most: int, text: bytes) -> CompletionRequest:
         """Request for at most `most` tokens after `text`."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import CodeType
 from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
@@ -15,20 +14,18 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
 from lmql_lite.engine.decorated import decoration_of
 from lmql_lite.engine.distribution import Choosing
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import Fill, matcher_of
+from lmql_lite.engine.fill import Fill, matcher_of
+from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.nested import Caller, unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.record import Answer, Decorated, Entry, FromText, copied
 from lmql_lite.engine.replay import wake
 from lmql_lite.engine.segment import Lookahead, lookahead_at
-from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import State
-from lmql_lite.engine.tools.fill import ToolFill
-from lmql_lite.engine.tools.toolbox import MAX_CALLS, Toolbox
-from lmql_lite.errors import ConstraintError, InputError, Span
-from lmql_lite.options import Sampling
+from lmql_lite.engine.tools.fill import ToolCalls, ToolText
+from lmql_lite.engine.tools.toolbox import own_decoder
+from lmql_lite.errors import ConstraintError, InputError
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.ops import Distribution, Hole
 from lmql_lite.program.symbols import MADE
@@ -52,13 +49,16 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
+        frame.options = sampling
+    state, tools = generator.path.resolve(branch.state) if given else branch.state, None
     fill: Fill
     if toolbox is None:
         fill = generator.fill(op, term, branch.state, sampling, limit, partial(_lookahead, branch, op, term))
+        branch.state = fill.open(state, matcher)
     else:
-        fill = ToolFill(op, term, toolbox, sampling, limit, generator)
-    branch.state = fill.open(generator.path.resolve(branch.state) if given else branch.state, matcher)
-    branch.hole = OpenHole(op, term, fill, judge)
+        tools = ToolCalls(op, term, toolbox, sampling, limit, generator)
+        fill, branch.state = tools.begin(state, matcher)
+    branch.hole = OpenHole(op, term, fill, judge, tools=tools)
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)
     await look(branch, branch.hole)
@@ -124,7 +124,7 @@ def _given(branch: Branch, op: Hole) -> Given | None:
 async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
     """The state after the given text. Raises ConstraintError if the conditions of the hole forbid the text."""
     state, matcher, data = branch.state, matcher_of(branch.state), given.text.encode()
-    if isinstance(hole.fill, ToolFill):
+    if hole.tools is not None:
         sentence, hint = f"prefill cannot give the text of [{hole.op.name}], which has tools", "leave it out of prefill"
         raise InputError(sentence, span=hole.op.span, hint=hint)
     fits = matcher.longest_valid(data) == len(data)
@@ -146,7 +146,7 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
 
 async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
     """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
-    if hole.op.may_reject or branch.frame.decoration is not None:
+    if hole.op.may_reject or hole.tools is not None or branch.frame.decoration is not None:
         return 0
     is_guarded, done = branch.is_guarded, 0
     while done < most and (state := hole.fill.known(branch.state)) is not None:
@@ -167,7 +167,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
     if branch.sleeps and (may_reject or frame.decoration or matcher_of(branch.state).ending is not None):
         await wake(branch)
     while True:
-        matcher = matcher_of(branch.state)
+        matcher = hole.text(branch.state)
         if frame.decoration is not None:
             if not may_reject:
                 text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
@@ -185,7 +185,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
             branch.rejection = broken
             return
         goes_back = may_reject and hole.rejections < frame.settings.backtracks
-        back = await hole.fill.go_back() if goes_back else None
+        back = await hole.fill.go_back(branch.state) if goes_back else None
         if back is None:
             raise hole.rejected(broken, matcher)
         hole.rejections += 1
@@ -199,7 +199,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
         await bind(branch, name, value, text, matcher.ending, rest, FromText(text))
 
 
-def show(branch: Branch, hole: OpenHole, matcher: Matcher) -> None:
+def show(branch: Branch, hole: OpenHole, matcher: Matcher | ToolText) -> None:
     """Emits text of the hole. Text that may be cut or rejected waits, and so does an incomplete character (S33)."""
     if matcher.ending is not None or hole.op.may_reject:
         return
@@ -233,7 +233,9 @@ async def bind(
     branch.ledger.events.append(events.HoleClosed(name, text, ending))
     branch.ledger.events.append(events.Bound(name, value))
     if frame.settings.has_beams:
-        frame.record.entries.append(Entry(branch.state.pc, answer, term=frame.term, prompt=before))
+        options = frame.options
+        entry = Entry(branch.state.pc, answer, term=frame.term, options=options, prompt=before)
+        frame.record.entries.append(entry)
 
 
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
@@ -306,29 +308,6 @@ def matcher_for(op: Hole, term: Term, limit: int, generator: Generator) -> Match
         rules = spec.rules(term, op.name, op.type.span, free_spelling=generator.spells_freely)
         return engine.grammars.matcher(rules, op.following, op.name, op.type.span)
     return engine.matcher(text_term(op, term) if op.type else term, op.following, limit, op.name, op.span)
-
-
-async def own_decoder(
-    op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType, Span], Awaitable[Any]]
-) -> tuple[Sampling, Toolbox | None]:
-    """Settings of a hole with a decoder of its own, as in `[sample(temperature=0.8) X]` or `[argmax(tools=[search])
-    X]`.
-
-    Raises InputError for a wrong option, at its place.
-    """
-    decoder = op.decoder
-    if decoder is None:
-        return sampling, None
-    values = {option.name: await python(option.value, option.span) for option in decoder.options}
-    spans = {option.name: option.span for option in decoder.options}
-    tools, max_calls = values.pop("tools", None), values.pop("max_calls", MAX_CALLS)
-    sampling = settings.at_hole(op.name, decoder.name, decoder.span, values, spans, sampling)
-    if tools is None:
-        return sampling, None
-    try:
-        return sampling, Toolbox(tools, max_calls)
-    except InputError as error:
-        raise InputError(error.message, span=spans["tools"], hint=error.hint) from None
 
 
 def fixed_value(op: Hole, term: Term, value: Any, count: Callable[[str], int]) -> tuple[Any, str, Objection | None]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lmql_lite.cache.tokens.bytes import END, TURNS, ByteTree, media_tokens
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
@@ -39,8 +40,9 @@ from lmql_lite.engine.state import (
     until,
     without,
 )
-from lmql_lite.media import Media
-from lmql_lite.tokens import Fate, Token, Tokenizer
+from lmql_lite.errors import ModelError
+from lmql_lite.media import Media, article
+from lmql_lite.tokens import Fate, Role, Token, Tokenizer
 
 LONG = 256
 """Number of tokens from which a text is added to the tree as one stretch."""
@@ -291,6 +293,68 @@ class Path:
         self._ledger.add(step)
         used = state.used + (first is not None and first.is_of(state.hole))
         return state._replace(node=node, history=step, depth=depth, used=used)
+
+
+class ByteTokenizer:
+    """Tokenizer of a server's text: every byte is a token, so that nothing is ambiguous and nothing is held back."""
+
+    vocabulary = (*(bytes([byte]) for byte in range(END)), None)
+    eos = frozenset({END})
+    bos: tuple[int, ...] = ()
+
+    def encode(self, text: bytes) -> tuple[int, ...]:
+        return tuple(text)
+
+
+class BytePath(Path):
+    """Path of one run with a server.
+
+    In a `chat`, and once the query has a role tag, holes are turns of the assistant; text outside any turn is the
+    user's (S29).
+    """
+
+    def __init__(self, texts: ByteTree, vocabulary: Vocabulary, ledger: Ledger, *, chat: bool) -> None:
+        super().__init__(texts.tree, ByteTokenizer(), vocabulary, ledger)
+        self._chat = chat
+
+    def begin(self, state: State, role: Role) -> State:
+        """The state at the beginning of a turn of the chat."""
+        state = self.settle(state)
+        return state._replace(node=self._tree.extend(state.node, TURNS[role]), turn=role)
+
+    def answer(self, state: State) -> State:
+        """The state at the beginning of a hole: in a chat the assistant fills it."""
+        if (self._chat or state.turn) and state.turn != "assistant":
+            return self.begin(state, "assistant")
+        return state
+
+    def show_item(self, state: State, item: Media) -> State:
+        """The state after a picture, video or clip, whose digest joins the path. Raises ModelError outside a turn of
+        the user."""
+        if state.turn in ("assistant", "system") or (state.turn is None and not self._chat):
+            sentence = f"a server takes {article(item.modality)} only in a turn of the user"
+            raise ModelError(sentence, span=item.span, hint="begin the turn with {:user}")
+        return self.show(state, item, media_tokens(item))
+
+    def _in_turn(self, state: State, *, is_asked: bool) -> State:
+        return self._showing(state) if state.pending else state
+
+    def _showing(self, state: State) -> State:
+        if not self._chat or state.turn is not None:
+            return state
+        return state._replace(node=self._tree.extend(state.node, TURNS["user"]), turn="user")
+
+    def _spell(self, state: State, *, last: bool) -> State:
+        for piece in state.pending:
+            node = self._tree.extend_path(state.node, piece.data)
+            state = self._add(state, NO_ID, (piece,), node, state.depth + len(piece.data))
+        return state._replace(pending=())
+
+    def close(self, opened: State, state: State) -> State:
+        """The state after a hole. Text generated beyond its value leaves the path at once, whatever follows: the run
+        finds it again in the tree."""
+        state = super().close(opened, state)
+        return state if state.overhang is None else self.settle(self._keep(state, state.overhang, 0))
 
 
 def _with_fate(history: Step | None, cut: set[int]) -> Step | None:

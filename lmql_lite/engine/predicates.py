@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.environment import Environment, evaluate, value_of
+from lmql_lite.engine.tools.fill import ToolText
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole, HoleType
 from lmql_lite.program.symbols import MADE
@@ -57,7 +58,9 @@ class Judge:
         self.op = replace(self.op, type=type)
         self._type = type.spec if type else None
 
-    async def objects(self, matcher: Matcher, environment: Environment, *outer: Environment) -> Objection | None:
+    async def objects(
+        self, matcher: Matcher | ToolText, environment: Environment, *outer: Environment
+    ) -> Objection | None:
         """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the
         variables of the queries that wait for this one, innermost first."""
         final = matcher.ending is not None

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from lmql_lite.constraints.terms import Term
 from lmql_lite.errors import QueryError, Span
+from lmql_lite.options import Sampling
 
 CANCELLATIONS = (CancelledError, KeyboardInterrupt, GeneratorExit)
 """Exceptions that end the run from outside: no handler of the query catches them."""
@@ -79,12 +80,14 @@ Answer = FromText | Copied | Called | Decorated | Raised | None
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A question of the query's Python, and the answer: the number of a part, the values in a text, the condition of a
-    hole, the whole text before, and the probabilities of the options of a distribution."""
+    hole and the options of its own decoder, the whole text before, and the probabilities of the options of a
+    distribution."""
 
     number: int
     answer: Answer = None
     values: tuple[Any, ...] = ()
     term: Term | None = None
+    options: Sampling | None = None
     prompt: str = ""
     shares: list[tuple[Any, float]] | None = None
 

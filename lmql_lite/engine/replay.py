@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from io import IOBase
 from typing import Any
 
-from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.branch import Ask, Branch, Frame
 from lmql_lite.engine.decorated import Decoration, decoration_of
 from lmql_lite.engine.environment import Environment
 from lmql_lite.engine.nested import NestedCall, begun, called
-from lmql_lite.engine.record import Answer, Called, Copied, Decorated, FromText, Raised, Record, refuse
+from lmql_lite.engine.record import Answer, Called, Copied, Decorated, Entry, FromText, Raised, Record, refuse
+from lmql_lite.engine.tools.toolbox import own_decoder
 from lmql_lite.errors import InputError, QueryError
 from lmql_lite.program.ops import RETURNED, STEP, Hole, Program
 from lmql_lite.program.symbols import MADE
@@ -100,7 +100,7 @@ async def _replay(branch: Branch, frame: Frame, environment: Environment, number
         if isinstance(entry.answer, Raised):
             error = entry.answer.error
         elif isinstance(part, Hole):
-            value = await _value(branch, frame, part, entry.answer, entry.term)
+            value = await _value(branch, frame, part, entry.answer, entry)
             environment[part.name] = frame.variables[part.name] = value
             if entry.shares is not None:
                 frame.variables[f"P({part.name})"] = entry.shares
@@ -129,12 +129,12 @@ async def _asked(frame: Frame, error: BaseException | None) -> Ask | None:
     return ask
 
 
-async def _value(branch: Branch, frame: Frame, hole: Hole, answer: Answer, term: Term | None) -> Any:
+async def _value(branch: Branch, frame: Frame, hole: Hole, answer: Answer, entry: Entry) -> Any:
     """The value of a hole that was filled, made anew."""
     match answer:
         case Decorated(inner, before, told, text):
             decoration = await _decorated(branch, frame, hole)
-            value = await _value(branch, frame, hole, inner, term)
+            value = await _value(branch, frame, hole, inner, entry)
             for each in told:
                 await decoration.tell(each, frame.environment)
             value, other = await decoration.finished(value, before, frame.environment)
@@ -143,8 +143,12 @@ async def _value(branch: Branch, frame: Frame, hole: Hole, answer: Answer, term:
             return value
         case FromText(text):
             hole = await frame.typed(hole)
-            if term is not None and hole.bind(frame.now) != term:
+            if entry.term is not None and hole.bind(frame.now) != entry.term:
                 refuse(f"gave [{hole.name}] another condition", hole.span)
+            if entry.options is not None:
+                options, _ = await own_decoder(hole, frame.settings, frame.sampling, frame.python)
+                if options != entry.options:
+                    refuse(f"gave [{hole.name}] other options", hole.span)
             if hole.type is not None and hole.type.spec is not None:
                 return hole.type.spec.convert(text)
             return MADE[hole.number](text) if hole.number else text

@@ -11,10 +11,9 @@ from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, environment_of
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import fail_unfilled
-from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
+from lmql_lite.engine.local import LocalFill, Way
 from lmql_lite.engine.nested import Elsewhere, called
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.record import CANCELLATIONS, Entry, Raised
@@ -23,7 +22,6 @@ from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.engine.state import State, noted
 from lmql_lite.engine.subquery import call, return_value
-from lmql_lite.engine.tools.fill import ToolFill
 from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, ConstraintError, InputError, ModelError
 from lmql_lite.media import Media
@@ -105,16 +103,13 @@ class Run:
                     branch.state = fill.force(state, forced)
                 else:
                     pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
-                    try:
-                        choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
-                    except ModelError as error:
-                        fail_unfilled(hole.op, error)
-                    branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
-                    if fill.thinks:
-                        self.steps.left += 1
+                    choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
+                    if choice is None:
+                        branch.state, self.steps.left = pick.state, self.steps.left + 1
                         return
-                if isinstance(fill, ToolFill):
-                    branch.state = await fill.call_tools(branch.state)
+                    branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
+                if hole.tools is not None:
+                    hole.fill, branch.state = await hole.tools.go_on(fill, branch.state)
                 await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
                 if ahead and branch.hole is hole:
                     self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
@@ -252,7 +247,7 @@ class Run:
         branch.ledger.events.append(events.HoleOpened(op.name, op.span))
         branch.opened += 1
         branch.frame.opened = branch.state
-        branch.frame.term = None
+        branch.frame.term = branch.frame.options = None
         if op.decorators and await decorate(branch, op):
             return
         if op.callees and op.distribution is None:

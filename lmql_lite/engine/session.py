@@ -20,17 +20,17 @@ from lmql_lite.cache.tokens.trees import ModelTrees, TokenCache
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
+from lmql_lite.engine.capability_cache import CapabilityCache
 from lmql_lite.engine.decode.decoder import Decoder, decoding
 from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
-from lmql_lite.engine.generate.capability_cache import CapabilityCache
-from lmql_lite.engine.generate.local import LocalModel
-from lmql_lite.engine.generate.remote import RemoteModel
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.local import LocalModel
 from lmql_lite.engine.nested import NestedCall
 from lmql_lite.engine.recording import RecordedRun, Recording
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
+from lmql_lite.engine.server import ServerModel
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.errors import BudgetError, CacheError, InputError, ModelError
 from lmql_lite.models.base import Capabilities, Completer, Model, Scorer, as_model
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
-SharedModel = LocalModel | RemoteModel
+SharedModel = LocalModel | ServerModel
 """A model with everything that its runs share."""
 Schedulers = dict[SharedModel, Any]
 """Schedulers of one cache for one event loop (S28)."""
@@ -79,7 +79,7 @@ class Session:
         self._memory = ModelTrees()
         self._local: dict[str, LocalModel] = {}
         """Shared models by fingerprint; equal fingerprints are interchangeable."""
-        self._remote: dict[Completer, RemoteModel] = {}
+        self._servers: dict[Completer, ServerModel] = {}
         self._reused: WeakKeyDictionary[Model, dict[BlockPolicy, Scorer]] = WeakKeyDictionary()
         self._capabilities = CapabilityCache()
         self._files: dict[FileOptions, ModelTrees] = {}
@@ -106,7 +106,7 @@ class Session:
         Cache files need no close, because every run writes its own entries. A later run loads again what it needs.
         """
         self._memory = ModelTrees()
-        for held in (self._models, self._local, self._remote, self._files, self._loops):
+        for held in (self._models, self._local, self._servers, self._files, self._loops):
             held.clear()
 
     @property
@@ -239,7 +239,7 @@ class Session:
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         sources = list[Sequence[str]]()
-        if isinstance(entry, RemoteModel):
+        if isinstance(entry, ServerModel):
             sources += [each.notices for each in ledgers]
         else:
             reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
@@ -334,9 +334,9 @@ class Session:
                 raise self.recording.stale(CacheError(f"it knows nothing of {model.place}"))
             found = earlier if replays else None
             capabilities = found or await ledger.probed(partial(model.probe, earlier))
-            known = self._remote.get(model)
+            known = self._servers.get(model)
             if known is None or known.fingerprint != capabilities.fingerprint:
-                known = self._remote[model] = RemoteModel(model, capabilities)
+                known = self._servers[model] = ServerModel(model, capabilities)
             return known
         return self._local.setdefault(model.fingerprint, LocalModel(model))
 
@@ -387,7 +387,7 @@ class Opened:
             if self.fresh is not None:
                 trees.tree(model.fingerprint).replace_with(self.fresh)
             await trees.save(model.fingerprint, model.name, model.vocabulary_size)
-            if isinstance(model, RemoteModel):
+            if isinstance(model, ServerModel):
                 await self.capabilities.keep(trees, model.completer)
         finally:
             await trees.end()

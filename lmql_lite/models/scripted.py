@@ -98,6 +98,8 @@ class ScriptedModel(Scorer):
         self.calls = 0
         self.positions = 0
         self._seed = seed
+        self._newest: tuple[tuple[int, ...], int] = ((), seed)
+        """The text that was scored last, and the hash of its path."""
         self._certainty = certainty
         self._levels = levels
         self.fingerprint = f"scripted:{_identity(script, seed, certainty, levels, tuple(words))}"
@@ -115,9 +117,13 @@ class ScriptedModel(Scorer):
             raise ModelError(
                 f"the text is {len(ids)} tokens long, but the scripted model reads at most {self.context_length}"
             )
-        path = self._seed
-        for token in ids:
+        known, path = self._newest
+        rest = ids[len(known) :]
+        if ids[: len(known)] != known:
+            rest, path = ids, self._seed
+        for token in rest:
             path = mix(path, token)
+        self._newest = ids, path
         logits = np.random.default_rng(path).random(len(self.tokenizer.vocabulary)) * NOISE
         if self._levels is not None:
             logits = np.floor(logits * self._levels / NOISE)

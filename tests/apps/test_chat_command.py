@@ -18,7 +18,7 @@ import lmql_lite as lq
 from lmql_lite.apps.chat_command import Conversation, asks
 from lmql_lite.apps.cli import main
 from lmql_lite.models.scripted import ScriptedModel
-from tests.engine.generate.test_path_turns import Chatty, says
+from tests.engine.test_path_turns import Chatty, says
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "14_chat.lq"
 ECHO = """

@@ -15,7 +15,7 @@ from lmql_lite.cache.tokens.bytes import ByteTree
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine import events
-from lmql_lite.engine.generate.capability_cache import CapabilityCache
+from lmql_lite.engine.capability_cache import CapabilityCache
 from lmql_lite.models.base import Capabilities
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, Config
 from tests.servers.scored import ScoredCompleter

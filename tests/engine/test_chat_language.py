@@ -12,7 +12,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
-from tests.engine.generate.test_path_turns import Chatty, says
+from tests.engine.test_path_turns import Chatty, says
 
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{2+2}?"}]
 

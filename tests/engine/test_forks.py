@@ -108,6 +108,12 @@ CASES = {
         lambda: {"n": Count()},
         "another condition",
     ),
+    "a counter in the options of a hole": Case(
+        '"[sample(temperature=n()) X]" where len(X) == 2\n"b[Z]" where len(Z) == 2\n" [Y]" where len(Y) == 2\nreturn 1',
+        lambda x, y: 1,
+        lambda: {"n": Count()},
+        "gave .X. other options",
+    ),
     "a counter that decides": Case(
         'if n() % 2:\n    "a[X]" where len(X) == 2\nelse:\n    "b[X]" where len(X) == 2\n'
         '" [Y]" where len(Y) == 2\nreturn 1',

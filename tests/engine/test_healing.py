@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.engine.generate.healing import forms, tail
+from lmql_lite.engine.healing import forms, tail
 from lmql_lite.errors import BudgetError
 from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, PromptTurn
 from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, SGLANG, VLLM, Config

@@ -15,9 +15,9 @@ import numpy as np
 
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.terms import Term
-from lmql_lite.engine.generate.hole_fill import NOTHING, matcher_of
-from lmql_lite.engine.generate.local import LocalModel
+from lmql_lite.engine.fill import CUT, matcher_of
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.local import LocalModel
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import checked
 from lmql_lite.engine.state import State, Step, TokenChoice
@@ -107,8 +107,8 @@ class Walk:
                 inside(fill.force(state, forced), exact, masked)
             else:
                 pick = fill.pick(state)
-                if pick.untried is NOTHING:
-                    inside(fill.take(pick, None), exact, masked)
+                if pick.left <= 0:
+                    inside(fill.take(pick, CUT), exact, masked)
                     return
                 row, tokens = self.row(self.tree.path(pick.state.node)), np.flatnonzero(pick.untried)
                 mass = float(np.logaddexp.reduce(row[tokens].astype(np.float64)))

@@ -16,8 +16,8 @@ import lmql_lite as lq
 from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.server_grammar import pushed
 from lmql_lite.constraints.terms import Matches, Term
-from lmql_lite.engine.generate.remote_scheduler import GO_ON
 from lmql_lite.engine.settings import MAX_HOLE_REQUESTS
+from lmql_lite.engine.streams import GO_ON
 from lmql_lite.models.answer_form import TOLD, AnswerForm
 from lmql_lite.models.base import Capabilities, CompletionRequest, Prompt, Scored, StreamPiece
 from lmql_lite.models.demo import DemoModel

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.decode.decoder import Decoder, numbered
-from lmql_lite.engine.generate.generator import Generator
-from lmql_lite.engine.generate.hole_fill import matcher_of
-from lmql_lite.engine.generate.local import LocalGenerator
-from lmql_lite.engine.generate.local_fill import LocalFill, Way
+from lmql_lite.engine.fill import matcher_of
+from lmql_lite.engine.generator import Generator
+from lmql_lite.engine.local import LocalFill, LocalGenerator, Way
 from lmql_lite.engine.replay import same
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.state import NO_ID, TEMPLATE, UNREAD, Step

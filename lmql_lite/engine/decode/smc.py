@@ -16,8 +16,8 @@ import numpy as np
 from lmql_lite.cache.tokens.outcomes import Thinned, thinned, uniform
 from lmql_lite.engine import events
 from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation, ForcedScore, are_equal, place_of
-from lmql_lite.engine.generate.hole_fill import matcher_of
-from lmql_lite.engine.generate.local import LocalGenerator
+from lmql_lite.engine.fill import CUT, matcher_of
+from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.result import Posterior, Result, WeightedText
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.state import data_of
@@ -140,7 +140,7 @@ class Particles(BeamSearch):
             self._reweigh(continuation.beam, total)
             return continuation
         choice = way.choice
-        if choice is not None and choice.is_close is not None:
+        if choice.is_close is not None:
             choice = choice._replace(is_close=choice.is_close or self._is_close(chosen.margin))
         return replace(continuation, way=way._replace(choice=choice, weight=total))
 
@@ -154,7 +154,7 @@ class Particles(BeamSearch):
         way, hole = continuation.way, beam.branch.hole
         assert way is not None and hole is not None, "the branch goes on in a hole"
         self._reweigh(beam, way.weight)
-        if way.choice is None:
+        if way.choice is CUT:
             self._cut[beam] = (*self._cut[beam], hole.op.name)
         await super()._take(beam, continuation)
 

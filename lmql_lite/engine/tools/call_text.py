@@ -1,19 +1,23 @@
-"""Text of a call in a hole with tools: the arguments as the model writes them, up to the mark before the result."""
+"""Pieces of the text of a hole with tools: free text, and calls with their arguments as the model writes them, up to
+the mark before the result."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.matcher import HoleMatcher
+from lmql_lite.constraints.matcher import HoleMatcher, matcher_after
 from lmql_lite.constraints.terms import Ending
 
 MARK = ") # result: "
 """End of a call; the text after it is inserted."""
+CLOSING = "`"
+OPENING = CLOSING.encode()
+"""Beginning of a call."""
 _END = MARK.encode()
 
 _OPENING, _CLOSING, _QUOTES = b"([{", b")]}", b"\"'"
@@ -57,15 +61,121 @@ BEGINNING = Nesting()
 
 
 @dataclass(frozen=True, slots=True)
-class CallText:
-    """A `Matcher` of a call after its opening parenthesis. It ends at the closing one.
-
-    The model may write any arguments, so that a wrong call stays what it is, and its result is an error. A call that is
-    broken off is text.
-    """
+class Piece:
+    """A `Matcher` of a part of the hole's text; `own` reads it."""
 
     own: HoleMatcher
-    """Any text of the characters that are left to the hole."""
+
+    @property
+    def may_end(self) -> bool:
+        return self.own.may_end
+
+    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
+        return self.own.allowed(held, tokens_left)
+
+    def end(self, ending: Ending) -> Self:
+        return replace(self, own=self.own.end(ending))
+
+    def forced(self) -> bytes:
+        return self.own.forced()
+
+    def longest_valid(self, data: bytes) -> int:
+        return self.own.longest_valid(data)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeText(Piece):
+    """A piece between calls. It ends at the end of the hole or at the beginning of a call.
+
+    `own` is the matcher of the hole's condition, which has read all text of the hole; this piece begins at `start`.
+    `begins` finds a call, `call` is the found one, and `beyond` is the text of its last token after the call (S14).
+    """
+
+    begins: re.Pattern[bytes]
+    start: int = 0
+    call: re.Match[bytes] | None = None
+    beyond: bytes = b""
+
+    @property
+    def text(self) -> bytes:
+        return self.own.text[self.start :] + self.beyond
+
+    @property
+    def ending(self) -> Ending | None:
+        return "stop" if self.call else self.own.ending
+
+    @property
+    def value(self) -> bytes:
+        return self.own.value[self.start :]
+
+    @property
+    def certain(self) -> int:
+        return max(self.own.certain - self.start, 0)
+
+    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
+        """The tokens that the condition allows, without those that begin a call for which it has no room."""
+        mask, vocabulary = self.own.allowed(held, tokens_left), self.own.masks.vocabulary
+        said = self.own.text[max(self.own.text.rfind(OPENING), self.start) :]
+        tokens = vocabulary.containing(b"(")
+        if OPENING not in said:
+            tokens = np.intersect1d(tokens, vocabulary.containing(OPENING))
+        crowded = [token for token in tokens[mask[tokens]].tolist() if not self._has_room(said, held, token)]
+        if crowded:
+            mask = mask.copy()
+            mask[crowded] = False
+        return mask
+
+    def _has_room(self, said: bytes, held: bytes, token: int) -> bool:
+        """False if the token begins a call and not even the shortest call fits. `said` is the end of the text."""
+        data = self.own.masks.vocabulary.tokens[token] or b""
+        call = self.begins.search(said + data[len(held) :]) if data.startswith(held) else None
+        if call is None or call["begun"] is None:
+            return True
+        begun = data[len(held) :][: call.end() - len(said)]
+        after = matcher_after(self.own, begun, 1)
+        if after is None:
+            return False
+        shortest = MARK + CLOSING
+        return after.ending is not None or after.longest_valid(shortest.encode()) == len(shortest)
+
+    def advance(self, data: bytes, tokens: int = 1) -> FreeText:
+        after = self.own.advance(data, tokens)
+        call = self.begins.search(after.text, self.start)
+        if call is None or (after.ending is not None and call.end() > after.length):
+            return replace(self, own=after)
+        said = call.end() - len(self.own.text)
+        before = self.own.advance(data[:said], tokens)
+        if before.ending is not None:  # the hole ends before the call would begin
+            return replace(self, own=after)
+        return replace(self, own=before, call=call, beyond=data[said:])
+
+    def after_call(self, text: bytes, tokens: int) -> FreeText:
+        """The next piece, after the rest of the call and its result. Stops are not searched for in these.
+
+        Raises ValueError if the condition of the hole does not allow them.
+        """
+        own = self.own
+        for byte in text:
+            own = own.advance(bytes([byte]), tokens)
+            if own.ending == "end-of-text":
+                raise ValueError(f"{text!r} is not allowed")
+            if own.ending == "stop":
+                own = replace(own, ending=None, length=len(own.text))
+            tokens = 0
+        if not own.lives:
+            raise ValueError(f"nothing can follow {text!r}")
+        return FreeText(own, self.begins, len(own.text))
+
+
+@dataclass(frozen=True, slots=True)
+class CallText(Piece):
+    """A call after its opening parenthesis. It ends at the closing one.
+
+    The model may write any arguments, so that a wrong call stays what it is, and its result is an error. A call that is
+    broken off is text, and so is one that a limit on tokens cuts off. `own` is any text of the characters that are left
+    to the hole.
+    """
+
     nesting: Nesting = BEGINNING
     length: int | None = None
     """Number of leading bytes of `text` that are the value, once the call is complete or broken off."""
@@ -88,14 +198,6 @@ class CallText:
     def certain(self) -> int:
         return len(self.value)
 
-    @property
-    def may_end(self) -> bool:
-        """True if the text may end here. The model may break a call off, and a limit on tokens does."""
-        return self.own.may_end
-
-    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
-        return self.own.allowed(held, tokens_left)
-
     def advance(self, data: bytes, tokens: int = 1) -> CallText:
         said, nesting = len(self.own.text), self.nesting
         own = self.own.advance(data, tokens)
@@ -115,12 +217,3 @@ class CallText:
         if after_mark is not None:
             return replace(self, own=own, length=after_mark, call=own.text[:after_mark])
         return replace(self, own=own, nesting=nesting)
-
-    def end(self, ending: Ending) -> CallText:
-        return replace(self, own=self.own.end(ending))
-
-    def forced(self) -> bytes:
-        return b""
-
-    def longest_valid(self, data: bytes) -> int:
-        return self.own.longest_valid(data)

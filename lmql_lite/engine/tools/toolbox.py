@@ -18,13 +18,17 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from lmql_lite.engine.tools.call_text import COMPLETE
-from lmql_lite.errors import InputError, did_you_mean
+from lmql_lite.engine.settings import Settings
+from lmql_lite.engine.tools.call_text import CLOSING, COMPLETE
+from lmql_lite.errors import InputError, Span, did_you_mean
 from lmql_lite.lang.python import parsed
+from lmql_lite.options import Sampling
+from lmql_lite.program.ops import Hole
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -32,7 +36,6 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 16
 """Default maximum number of calls in one hole."""
-CLOSING = "`"
 JSON_NAMES = {"true": True, "false": False, "null": None, "NaN": math.nan, "Infinity": math.inf}
 """Values that JSON, or Python's `json`, spells otherwise than Python."""
 
@@ -235,6 +238,28 @@ class Toolbox:
         except ToolError as refused:
             text = " ".join(str(refused).split()).encode("utf-8", "replace").decode()
             return f"error: {text}{CLOSING}"
+
+
+async def own_decoder(
+    op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType, Span], Awaitable[Any]]
+) -> tuple[Sampling, Toolbox | None]:
+    """Settings of a hole with a decoder of its own, as in `[sample(temperature=0.8) X]` or `[argmax(tools=[search])
+    X]`.
+
+    Raises InputError for a wrong option, at its place.
+    """
+    decoder = op.decoder
+    assert decoder is not None, "the hole has one"
+    values = {option.name: await python(option.value, option.span) for option in decoder.options}
+    spans = {option.name: option.span for option in decoder.options}
+    tools, max_calls = values.pop("tools", None), values.pop("max_calls", MAX_CALLS)
+    sampling = settings.at_hole(op.name, decoder.name, decoder.span, values, spans, sampling)
+    if tools is None:
+        return sampling, None
+    try:
+        return sampling, Toolbox(tools, max_calls)
+    except InputError as error:
+        raise InputError(error.message, span=spans["tools"], hint=error.hint) from None
 
 
 def literals(arguments: str) -> tuple[list[Any], dict[str, Any]]:

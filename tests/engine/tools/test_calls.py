@@ -302,10 +302,10 @@ def test_a_call_that_a_line_break_breaks_off_is_text_and_stops_are_found_after_i
 def test_a_backtick_outside_quotes_breaks_a_call_off_and_may_begin_another_one() -> None:
     said = "Use: `echo(1` or `echo(2"
     for words in ((), (b"` or `",), (b"1` or `echo(",)):
-        assert written(echo, lq.ScriptedModel(said + ") so", words=words)).startswith(
-            " `echo(1` or `echo(2) # result: 2`"
-        )
-    assert written(echo, ScriptedCompleter(said + ") # result: 0")).startswith(" `echo(1` or `echo(2) # result: 2`")
+        text = written(echo, lq.ScriptedModel(said + ") so", words=words), max_tokens=64)
+        assert text.startswith(" `echo(1` or `echo(2) # result: 2`")
+    text = written(echo, ScriptedCompleter(said + ") # result: 0"), max_tokens=64)
+    assert text.startswith(" `echo(1` or `echo(2) # result: 2`")
 
 
 def test_a_model_may_end_a_text_within_a_call() -> None:

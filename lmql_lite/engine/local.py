@@ -1,67 +1,234 @@
-"""Filling of a hole by a model in this process: the token of each place is chosen from scores under a mask."""
+"""A model in this process: the token of each pick is chosen from scores under a mask."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask
 from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.scores import Miss
+from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
-from lmql_lite.constraints.terms import Term
+from lmql_lite.constraints.terms import Constant, Term
+from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.generate.hole_fill import NOTHING, Fill, Pick, fail_unfilled, matcher_of
+from lmql_lite.engine.fill import CUT, Fill, Pick, Tried, fail_unfilled, matcher_of, quoted
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
-from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
-from lmql_lite.errors import ConstraintError, ModelError
+from lmql_lite.engine.segment import Lookahead
+from lmql_lite.engine.settings import Settings
+from lmql_lite.engine.state import Piece, State, Step, TokenChoice, data_of, read, steps_since, without
+from lmql_lite.engine.turns import TemplatePath
+from lmql_lite.errors import ConstraintError, InputError, LmqlLiteError, ModelError, Span
+from lmql_lite.media import Media
+from lmql_lite.models.base import KVScope, Scorer
+from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
+from lmql_lite.tokens import Role
 
+MOST_AHEAD = 64
+"""Maximum number of tokens generated while the query's own Python is awaited."""
 DRAWS_APART = 2**22
 """Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
 UNLIMITED = 2**31
 """More tokens than any value has."""
 
 
+class LocalModel:
+    """A model in this process, with everything that its runs share."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.name = scorer.name
+        self.fingerprint = scorer.fingerprint
+        self.vocabulary_size = len(scorer.tokenizer.vocabulary)
+        self.scorer = scorer
+        self.blocks = scorer if scorer.reuses_blocks else None
+        """The scorer if it reuses blocks, else None."""
+        self.chat = chat_of(scorer.tokenizer)
+        self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
+
+    def scheduler(self, tree: TokenTree) -> Scheduler:
+        return Scheduler(self.scorer, tree)
+
+    def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
+        """The generator of one run. Raises InputError for an option of servers."""
+        if sampling.effort is not None:
+            sentence = f"effort is an option of models on servers, but {self.name} runs in this process"
+            raise InputError(sentence, hint="leave effort= out")
+        return LocalGenerator(self, scheduler, ledger, settings, sampling)
+
+
+class LocalGenerator:
+    """A model in this process as one branch of a run asks it."""
+
+    spells_freely = False
+
+    def __init__(
+        self, model: LocalModel, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling
+    ) -> None:
+        mark = model.blocks.mark if model.blocks is not None else None
+        shared = scheduler.tree, model.scorer.tokenizer, model.engine.vocabulary, ledger, mark
+        self.path = Path(*shared) if model.chat is None else TemplatePath(model.chat, *shared)
+        self.model = model.name
+        self.engine = model.engine
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.tree = scheduler.tree
+        self._settings = settings
+        self._sampling = sampling
+
+    def fork(self) -> LocalGenerator:
+        """A copy for another branch."""
+        fork = copy(self)
+        fork.ledger = self.ledger.fork()
+        fork.path = self.path.fork(fork.ledger)
+        return fork
+
+    def turn(self, state: State, role: Role, span: Span) -> State:
+        if not isinstance(self.path, TemplatePath):
+            raise ModelError(
+                f"{self.model} has no turns, so {{:{role}}} has no meaning for it",
+                span=span,
+                hint="leave the role tags out, or use a model with a chat template",
+            )
+        try:
+            return self.path.begin(state, role)
+        except ModelError as error:
+            raise ModelError(error.message, span=span, hint=error.hint) from error
+
+    def show(self, state: State, item: Media) -> State:
+        return self.path.show(state, item, self.scheduler.scorer.show(item))
+
+    def fill(
+        self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
+    ) -> LocalFill:
+        self._begin()
+        return LocalFill(op, term, self.path, self.ledger, self.scheduler, self.engine, sampling, limit)
+
+    def _begin(self) -> None:
+        """Forgets what is known, as isolated runs do before each question (S7)."""
+        if self._settings.is_isolated:
+            self.tree.drop_scores()
+        if not self._settings.use_caches:  # the model computes its prompt anew as well
+            self.ledger.scope = KVScope()
+
+    def count(self, text: str, held: bytes = b"") -> int:
+        """Number of tokens of a text; those within `held` text before it do not count (S15)."""
+        end = own = 0
+        for token in self.scheduler.scorer.tokenizer.encode(held + text.encode()):
+            end += len(self.engine.vocabulary.tokens[token] or b"")
+            own += end > len(held)
+        return own
+
+    async def weigh(self, state: State, options: Sequence[str]) -> list[list[TokenChoice]]:
+        """The tokens of each option, as the next text."""
+        self._begin()
+        scorer, vocabulary = self.scheduler.scorer, self.engine.vocabulary.tokens
+        ids = [scorer.tokenizer.encode(data_of(state.held) + option.encode()) for option in options]
+        longest = max(range(len(ids)), key=lambda at: len(ids[at]))
+        length = state.depth + len(ids[longest])
+        if length > scorer.context_length:
+            raise ModelError(
+                f"the option {quoted(options[longest])} is too long: with it the text has {length} tokens, but "
+                f"{scorer.name} reads at most {scorer.context_length}",
+                hint="shorten the prompt or the option, or use a model with a longer context",
+            )
+        weighed = []
+        for answers in await self.scheduler.logprobs(state.node, ids, self.ledger):
+            node, choices = state.node, list[TokenChoice]()
+            for each in answers:
+                source = self.ledger.source(node, each.run)
+                choices.append(TokenChoice(each.token, vocabulary[each.token] or b"", each.logprob, source))
+                node = self.tree.extend(node, each.token)
+            weighed.append(choices)
+        return weighed
+
+    async def logprobs(self, steps: Sequence[Step]) -> list[float]:
+        """The log-probabilities of consecutive tokens of the path."""
+        ids = tuple(step.token.id for step in steps)
+        (answers,) = await self.scheduler.logprobs(steps[0].parent, [ids], self.ledger)
+        return [answer.logprob for answer in answers]
+
+    def leave(self) -> None:
+        pass
+
+    async def finish(self, state: State) -> State:
+        return self.path.settle(state, last=True)
+
+    async def close(self) -> None:
+        self.scheduler.learn(self.ledger)
+
+    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
+        """The answer. Meanwhile the text is continued as if a free hole came next. If the answer of the query's Python
+        is what the model expected, its scores are in the tree already. A wrong guess is a branch that nobody reads."""
+        if not self.ledger.speculates or not self.ledger.drafted.pay:
+            return await answer
+        writing = asyncio.create_task(self._write(state, span))
+        try:
+            return await answer
+        finally:
+            writing.cancel()
+            with suppress(asyncio.CancelledError, LmqlLiteError):
+                await writing
+
+    async def _write(self, state: State, span: Span) -> None:
+        aside = self.path.fork(Ledger(self.ledger.run))
+        op, shared = Hole(span, "ahead"), (aside, self.ledger, self.scheduler, self.engine)
+        fill = LocalFill(op, Constant(True), *shared, self._sampling, MOST_AHEAD)
+        matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
+        state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
+        while matcher_of(state).ending is None:
+            before = state
+            if forced := fill.forced(state):
+                state = fill.force(state, forced)
+            else:
+                pick = fill.pick(state)
+                state = fill.take(pick, await fill.choose(pick))
+            asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
+            self.ledger.drafted.add(tuple(asked))
+
+
 Place = tuple[int, bytes, bytes]
+"""Identity of a place, equal in every run with or without a cache."""
 
 
 def place_of(pick: Pick) -> Place:
-    """Identity of a place, equal in every run with or without a cache."""
     return pick.state.depth, pick.matcher.text, pick.held
 
 
 class Way(NamedTuple):
-    """A possible next token of a branch; `choice` is None if the hole ends at its token limit.
+    """A possible next token of a branch.
 
     For a decoder that weighs, `weight` is the logarithm of the probability that the token stands for, and `is_whole` is
     True if no other token was left out (S36).
     """
 
     pick: Pick
-    choice: TokenChoice | None
+    choice: TokenChoice
     weight: float = 0.0
     is_whole: bool = True
 
     @property
     def score(self) -> float:
         """The part that it adds to the score of the branch."""
-        return (self.choice.logprob or 0.0) if self.choice else 0.0
+        return self.choice.logprob or 0.0
 
 
 class LocalFill(Fill):
-    """The filling of one hole.
+    """The filling of one hole by a model in this process.
 
     If Python rejects a value, argmax takes the best choice not yet tried, and sample draws again with the next index
-    (S21). Ops that were executed are never undone.
+    (S21). Python that was executed is never undone.
     """
 
     def __init__(
@@ -79,11 +246,6 @@ class LocalFill(Fill):
         self._term = term
         self._scheduler = scheduler
         self._engine = engine
-        self._may_reject = op.may_reject
-        self._tried: list[Pick] = []
-        """Places of all attempts, or of the current draw if values are drawn."""
-        self._next: dict[int, TokenChoice | None] = {}
-        """The best untried choice of each place in `_tried`, as far as it is known."""
         self._left: dict[Place, Mask] = {}
         """Tokens that may still lead to another value, at each place of the rejected draws."""
         self._exact: set[Place] = set()
@@ -93,32 +255,11 @@ class LocalFill(Fill):
         """The place of the current draw where only one token was left."""
 
     def fork(self, path: Path, ledger: Ledger) -> LocalFill:
-        fork = copy(self)
-        fork.path, fork.ledger = path, ledger
-        fork._tried, fork._next, fork.made = list(self._tried), dict(self._next), list(self.made)
+        fork = super().fork(path, ledger)
+        assert isinstance(fork, LocalFill)
         fork._left = {place: left.copy() for place, left in self._left.items()}
         fork._exact = set(self._exact)
         return fork
-
-    def open(self, state: State, matcher: Matcher) -> State:
-        """The state at the beginning of the hole. In a segment, the token before it may contain its beginning (S14)."""
-        state = state._replace(hole=self.op.name, matcher=matcher)
-        if state.overhang is None:
-            pass
-        elif not self.op.continues_segment:
-            state = self.path.resolve(state)
-        elif matcher.ending is None:  # the surplus before a hole that can only be empty belongs to the text after it
-            state = self.path.run_on(state, partial(self._begin, matcher))
-        self.opened = state
-        return state
-
-    def _begin(self, matcher: Matcher, data: bytes, tokens: int) -> Matcher | None:
-        """The matcher after `tokens` tokens generated before the hole; None if they cannot begin a value."""
-        after, left = matcher_after(matcher, data, tokens), self.limit - tokens
-        if after is None:
-            return None
-        fits = after.ending or after.may_end or (left > 0 and after.allowed(b"", left).any())
-        return after if fits else None
 
     # One token ------------------------------------------------------------------------------------------------------
 
@@ -138,18 +279,35 @@ class LocalFill(Fill):
         left = min(self.limit - state.used, room)
         if left > 0:
             return self._allowed(state, matcher, held, left, draft)
+        pick = Pick(state, matcher, left, held, draft=draft)
         if matcher.may_end and (room > 0 or state.used):
-            return Pick(state, matcher, left, held)
-        raise self._dead_end(state, matcher, held, room)
+            return pick
+        raise self._dead_end(pick)
 
-    async def choose(self, pick: Pick) -> TokenChoice | None:
-        if pick.untried is NOTHING:
-            return None
+    async def choose(self, pick: Pick) -> TokenChoice:
+        if pick.left <= 0:
+            return CUT
         choice = self._known(pick, pick.untried, self.sampling)
         if isinstance(choice, Miss):
-            choice = self._known(pick, pick.untried, self.sampling, await self._asked(pick))
+            try:
+                choice = self._known(pick, pick.untried, self.sampling, await self._asked(pick))
+            except ModelError as error:
+                fail_unfilled(self.op, error)
         assert not isinstance(choice, Miss), "scores that were just made are whole"
+        if choice is None:
+            raise self._dead_end(pick)
         return choice
+
+    def known(self, state: State) -> State | None:
+        matcher = state.matcher
+        if matcher is None or not state.used or state.pending or state.held or state.overhang or matcher.forced():
+            return None  # text must be put on the path first
+        left = min(self.limit - state.used, self._room(state))
+        if left <= 0:
+            return None
+        pick = self._allowed(state, matcher, b"", left)
+        choice = self._known(pick, pick.untried, self.sampling)
+        return None if choice is None or isinstance(choice, Miss) else self.take(pick, choice)
 
     def _known(
         self, pick: Pick, mask: Mask, sampling: Sampling, entry: ScoreEntry | None = None
@@ -157,6 +315,7 @@ class LocalFill(Fill):
         return self._scheduler.known(pick.state.node, mask, sampling, self.ledger, pick.penalties, entry)
 
     def _asked(self, pick: Pick) -> Awaitable[ScoreEntry]:
+        """The scores of a pick, which are on their way or asked of the model now."""
         place = DraftPlace((self.op.name, self.op.span), partial(self._fitting, pick))
         return self._scheduler.asked(pick.state.node, pick.draft, pick.untried, self.ledger, place)
 
@@ -175,29 +334,6 @@ class LocalFill(Fill):
                 return at
             matcher = after
         return len(draft)
-
-    def take(self, pick: Pick, choice: TokenChoice | None) -> State:
-        state = pick.state
-        if choice is None:
-            if pick.untried is NOTHING:
-                return state._replace(matcher=pick.matcher.end("bound"))
-            room = self._room(state) - len(pick.draft)
-            raise self._dead_end(state, pick.matcher, pick.held, room)
-        if self._may_reject:
-            pick = pick._replace(untried=pick.untried.copy())
-            self._tried.append(pick)
-        return self.note(state, self._take(pick, choice))
-
-    def known(self, state: State) -> State | None:
-        matcher = state.matcher
-        if matcher is None or not state.used or state.pending or state.held or state.overhang or matcher.forced():
-            return None  # text must be put on the path first
-        left = min(self.limit - state.used, self._room(state))
-        if left <= 0:
-            return None
-        pick = self._allowed(state, matcher, b"", left)
-        choice = self._known(pick, pick.untried, self.sampling)
-        return None if choice is None or isinstance(choice, Miss) else self.take(pick, choice)
 
     def _room(self, state: State) -> int:
         """Tokens that the model can read after the path."""
@@ -239,32 +375,22 @@ class LocalFill(Fill):
         held = without(held, size)
         return bool(self._mask(matcher, held, left).any()) if left > 0 else matcher.may_end and not held
 
-    def _take(self, pick: Pick, choice: TokenChoice) -> State:
-        state, matcher, token = pick.state, pick.matcher, choice.token
-        if choice.is_close is not None:
-            self.path.count_close_call(choice.is_close)
-        if self._may_reject:
-            self._cross_out(pick.untried, token)
-        data = choice.data
-        if not data:
-            return state._replace(matcher=matcher.end("end-of-text"), score=state.score + (choice.logprob or 0.0))
-        if len(data) <= len(pick.held):
-            return self.path.take(state, token, choice.logprob)
-        # a token that begins with held text and goes beyond it belongs to this hole (S15)
-        after = matcher.advance(data[len(pick.held) :])
-        if self._may_reject and not pick.held and _ends_at_once(after, matcher):
-            self._cross_out_ends(pick.untried, matcher)
-        scheduler, node, untried = self._scheduler, pick.state.node, pick.untried
-        choosable = Choosable(scheduler.tree, node, self._engine, self.op, matcher, pick.held, untried, self._term)
-        return self.path.choose(state, choice, self.op.name, after, choosable)
+    def _kept(self, pick: Pick, choice: TokenChoice, *, again: bool) -> Pick:
+        if not again:
+            pick = pick._replace(untried=pick.untried.copy())
+            self._tried.append(Tried(pick, choice.data))
+        self._cross_out(pick.untried, choice.token)
+        if choice.data and not pick.held and _ends_at_once(pick.matcher, choice.data):  # they all give one value (S18)
+            pick.untried[self._ends(pick.untried, pick.matcher)] = False
+        return pick
+
+    def _choosable(self, pick: Pick) -> Choosable:
+        tree, engine, matcher = self._scheduler.tree, self._engine, pick.matcher
+        return Choosable(tree, pick.state.node, engine, self.op, matcher, pick.held, pick.untried, self._term)
 
     def _cross_out(self, mask: Mask, token: int) -> None:
         """Removes a token from the mask; all end-of-text tokens count as one."""
         mask[self._engine.vocabulary.eos if token in self._scheduler.scorer.tokenizer.eos else token] = False
-
-    def _cross_out_ends(self, mask: Mask, matcher: Matcher) -> None:
-        """Removes all tokens that would end the value here, because they give the same value (S18)."""
-        mask[self._ends(mask, matcher)] = False
 
     def _ends(self, mask: Mask, matcher: Matcher) -> Mask:
         """The tokens that would end the value here: end-of-text, and those of the mask that give it no more bytes."""
@@ -272,7 +398,7 @@ class LocalFill(Fill):
         ends = np.zeros(mask.size, np.bool_)
         ends[vocabulary.eos] = True
         for byte in np.unique(vocabulary.first_bytes[mask & (vocabulary.nodes > 0)]).tolist():
-            if _ends_at_once(matcher.advance(bytes([byte])), matcher):
+            if _ends_at_once(matcher, bytes([byte])):
                 ends |= vocabulary.first_bytes == byte
         return ends
 
@@ -284,21 +410,19 @@ class LocalFill(Fill):
         ways = list[Way]()
         if not self.add_known(pick, most, ways):
             try:
-                entry = await self._asked(pick)
+                self.add_known(pick, most, ways, await self._asked(pick))
             except ModelError as error:
                 fail_unfilled(self.op, error)
-            self.add_known(pick, most, ways, entry)
         return ways
 
     def add_known(self, pick: Pick, most: int, ways: list[Way], entry: ScoreEntry | None = None) -> bool:
         """Completes `ways`, as far as the scores in the tree or the `entry` contain them; False if that is not all."""
-        if pick.untried is NOTHING:
-            ways.append(Way(pick, None))
+        if pick.left <= 0:
+            ways.append(Way(pick, CUT))
             return True
         left = pick.untried.copy()
         for way in ways:
-            if way.choice is not None:
-                self._cross_out(left, way.choice.token)
+            self._cross_out(left, way.choice.token)
         while len(ways) < most:
             sampling = self.sampling
             if ways and sampling.temperature > 0:  # each draw has its own noise
@@ -312,57 +436,43 @@ class LocalFill(Fill):
             left = left.copy()
             self._cross_out(left, choice.token)
         if not ways:
-            raise self._dead_end(pick.state, pick.matcher, pick.held, self._room(pick.state) - len(pick.draft))
+            raise self._dead_end(pick)
         return True
 
     async def outcomes(self, pick: Pick, most: int) -> list[Way]:
         """At most `most` next tokens with their weights, an unbiased choice of all (S36). Tokens that end the value at
         once are one way, unless the following text may begin with them."""
-        state = pick.state
-        if pick.untried is NOTHING:
-            return [Way(pick, None)]
-        mask, draft, ends = pick.untried, pick.draft, np.zeros(pick.untried.size, np.bool_)
+        if pick.left <= 0:
+            return [Way(pick, CUT)]
+        node, mask, draft, ends = pick.state.node, pick.untried, pick.draft, np.zeros(pick.untried.size, np.bool_)
         if not pick.held:
             ends = mask & self._ends(mask, pick.matcher)
             for token in np.flatnonzero(ends).tolist() if self.op.following else ():
                 data, following = self._engine.vocabulary.tokens[token], self.op.following
                 ends[token] = not (data and (data.startswith(following) or following.startswith(data)))
         try:
-            found = await self._scheduler.outcomes(state.node, draft, mask, ends, most, self.sampling.seed, self.ledger)
+            found = await self._scheduler.outcomes(node, draft, mask, ends, most, self.sampling.seed, self.ledger)
         except ModelError as error:
             fail_unfilled(self.op, error)
         if not found:
-            raise self._dead_end(state, pick.matcher, pick.held, self._room(state) - len(draft))
+            raise self._dead_end(pick)
         is_whole = np.count_nonzero(mask & ~ends) + bool(ends.any()) <= most
         return [Way(pick, choice, weight, bool(is_whole)) for choice, weight in found]
 
     # Another value --------------------------------------------------------------------------------------------------
 
-    async def go_back(self) -> State | None:
-        assert self.opened is not None, "a hole is opened first"
+    async def go_back(self, state: State) -> State | None:
         if self.sampling.temperature > 0:
             if not self._exclude():
                 return None
             self.sampling = replace(self.sampling, index=self.sampling.index + 1)
             return self.opened
-        best: tuple[float, int, TokenChoice] | None = None
-        for at, pick in enumerate(self._tried):
-            if at not in self._next:
-                try:
-                    self._next[at] = await self.choose(pick._replace(draft=()))
-                except ModelError as error:
-                    fail_unfilled(self.op, error)
-            choice = self._next[at]
-            if choice is not None:
-                score = pick.state.score + (choice.logprob or 0.0)
-                if best is None or score > best[0]:
-                    best = (score, at, choice)
-        if best is None:
-            return None
-        _, at, choice = best
-        pick = self._tried[at]
-        del self._next[at]
-        return self.note(pick.state, self._take(pick, choice))
+        other = await self._other()
+        return other and self.take(*other, again=True)
+
+    async def _find_others(self, tried: Tried) -> None:
+        tried.known = not tried.pick.untried.any()
+        tried.others = [] if tried.known else [await self.choose(tried.pick._replace(draft=()))]
 
     def _exclude(self) -> bool:
         """Excludes the value that was drawn and rejected; False if no other value is left.
@@ -372,7 +482,7 @@ class LocalFill(Fill):
         the next place. Places where top_k, top_p or min_p truncate exclude nothing, since an excluded token would let
         in another one.
         """
-        drawn, self._tried = self._tried, []
+        drawn, self._tried = [tried.pick for tried in self._tried], []
         self._single = None
         if not self._exact:
             self._exact.update([place_of(each) for each in drawn if each.untried.any()][:1])
@@ -385,8 +495,11 @@ class LocalFill(Fill):
 
     # Errors ---------------------------------------------------------------------------------------------------------
 
-    def _dead_end(self, state: State, matcher: Matcher, held: bytes, room: int) -> ConstraintError | ModelError:
-        if room <= 0 or matcher.allowed(held, UNLIMITED).any():
+    def _dead_end(self, pick: Pick) -> ConstraintError | ModelError:
+        """The error of a pick without candidates."""
+        state, matcher = pick.state, pick.matcher
+        room = self._room(state) - len(pick.draft)
+        if room <= 0 or matcher.allowed(pick.held, UNLIMITED).any():
             if room >= self.limit - state.used:
                 return self.incomplete(matcher, "raise max_tokens, or limit lengths in the type (max_length)")
             return self._too_long()
@@ -415,6 +528,7 @@ class LocalFill(Fill):
         )
 
 
-def _ends_at_once(after: Matcher, before: Matcher) -> bool:
-    """True if the value ended before the added bytes."""
+def _ends_at_once(before: Matcher, data: bytes) -> bool:
+    """True if these bytes end the value, and add nothing to it."""
+    after = before.advance(data)
     return after.ending is not None and len(after.value) == len(before.text)

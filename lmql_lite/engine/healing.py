@@ -96,23 +96,31 @@ class Diverged(ModelError):
     """A request that was sent again has another answer than the text that is known of it."""
 
 
-async def again_if_cut(
-    ask: Callable[[], AsyncGenerator[StreamPiece, None]], known: bytes, paid: Callable[[ServerUsage | None], None]
+async def answered(
+    ask: Callable[[], AsyncGenerator[StreamPiece, None]],
+    again: bytes,
+    known: bytes,
+    paid: Callable[[ServerUsage | None], None],
 ) -> AsyncGenerator[StreamPiece, None]:
-    """Pieces of the answer to a request, without the text that is `known` of it.
+    """Pieces of the answer to a request, after the end of the prompt that it says `again`, and the text that is `known`
+    of it.
 
     If the answer breaks off, the same request is sent again after `paid` was called with its usage, and only what is
-    new is taken from the next answer: text is never doubled. Raises Diverged if the answer does not begin with what is
-    known, and ModelError if the next one differs from it or if `MAX_BROKEN` answers in a row break off.
+    new is taken from the next answer: text is never doubled. Raises Strayed if the answer does not begin with the end
+    of the prompt, Diverged if it does not go on with what is known, and ModelError if a second answer differs from the
+    first or if `MAX_BROKEN` answers in a row break off.
     """
-    thoughts = 0
+    thoughts, known = 0, again + known
     for tries in range(1, MAX_BROKEN + 1):
         spent, left, unheard = None, known, thoughts
         try:
             async with aclosing(ask()) as pieces:
                 async for piece in pieces:
                     spent = piece.spent or spent
-                    begun = piece.data[: len(left)]
+                    begun, said = piece.data[: len(left)], again[len(known) - len(left) :]
+                    is_short = piece.finish is not None and len(begun) < len(said)
+                    if is_short or not said.startswith(begun[: len(said)]):
+                        raise Strayed("the answer does not begin with the end of the prompt")
                     if not left.startswith(begun) or (piece.finish == "stop" and begun != left):
                         raise Diverged("the answer to the same request is another one than before")
                     left, known = left[len(begun) :], known + piece.data[len(begun) :]
@@ -135,22 +143,6 @@ async def again_if_cut(
             if tries == MAX_BROKEN:
                 raise broken_again(error) from None
         paid(spent)
-
-
-async def said_again(pieces: AsyncGenerator[StreamPiece, None], again: bytes) -> AsyncGenerator[StreamPiece, None]:
-    """Pieces after the text that the answer must begin with. Raises Strayed if the answer begins otherwise."""
-    left = again
-    async with aclosing(pieces):
-        async for piece in pieces:
-            if left:
-                begun = piece.data[: len(left)]
-                if not left.startswith(begun) or (piece.finish is not None and begun != left):
-                    raise Strayed("the answer does not begin with the end of the prompt")
-                left = left[len(begun) :]
-                piece = _past(piece, begun)
-                if not (piece.data or piece.thought) and piece.finish is None and piece.spent is None:
-                    continue
-            yield piece
 
 
 def _past(piece: StreamPiece, begun: bytes) -> StreamPiece:

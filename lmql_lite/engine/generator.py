@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from lmql_lite.cache.tokens.nodes import Answer
-from lmql_lite.engine.generate.local import LocalGenerator
-from lmql_lite.engine.generate.remote import RemoteGenerator
+import math
+
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
-from lmql_lite.engine.state import State, data_of
+from lmql_lite.engine.server import ServerGenerator
+from lmql_lite.engine.state import State, TokenChoice, data_of
 from lmql_lite.tokens import Token
 
-Generator = LocalGenerator | RemoteGenerator
+Generator = LocalGenerator | ServerGenerator
 
 
-def inserted(generator: Generator, state: State, hole: str, text: str, answers: tuple[Answer, ...]) -> State:
-    """The state after a weighed text, as the value of a hole."""
-    for choice in generator.choices(state.node, text, answers):
+def inserted(generator: Generator, state: State, hole: str, option: list[TokenChoice]) -> State:
+    """The state after a weighed option, as the value of a hole."""
+    for choice in option:
         if choice.data and len(choice.data) <= len(data_of(state.held)):
             state = generator.path.take(state, choice.token)
         else:
@@ -23,18 +24,21 @@ def inserted(generator: Generator, state: State, hole: str, text: str, answers: 
     return state
 
 
+def logprob_of(option: list[TokenChoice]) -> float:
+    """Log-probability of a weighed option; exact, so that it does not depend on the order of the tokens."""
+    return math.fsum(choice.logprob or 0.0 for choice in option)
+
+
 async def scored(generator: Generator, state: State, options: tuple[str, ...]) -> OptionScores:
     """The scores of options as the next text. They have a path of their own, whose tokens do not count for the run."""
-    generator.begin_options()
     ledger = generator.ledger
     requests, passes = ledger.requests, ledger.meter.forward_passes
     aside = generator.path.fork(Ledger(ledger.run))
-    state = aside.settle(aside.answer(state))
-    answers, logprobs = await generator.weigh(state, options, [generator.spell(state, each)[0] for each in options])
-    tokens = []
-    for option, each in zip(options, answers, strict=True):
-        found = generator.choices(state.node, option, each)
-        tokens.append(tuple(Token(one.token, one.data, None, one.source, "kept", one.logprob) for one in found))
+    weighed = await generator.weigh(aside.settle(aside.answer(state)), options)
+    logprobs = tuple(map(logprob_of, weighed))
+    tokens = tuple(
+        tuple(Token(one.token, one.data, None, one.source, "kept", one.logprob) for one in option) for option in weighed
+    )
     made = None if ledger.by_server else ledger.meter.forward_passes - passes
     usage = Usage(requests=ledger.requests - requests, forward_passes=made)
-    return OptionScores(options, logprobs, probabilities(logprobs), tuple(tokens), usage)
+    return OptionScores(options, logprobs, probabilities(logprobs), tokens, usage)
