@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lmql_lite.data.request_model import RequestModel
     from lmql_lite.decorators import QueryFunction, query
     from lmql_lite.engine import events
-    from lmql_lite.engine.decorated import Decorator
+    from lmql_lite.engine.hole_decorators import Decorator
     from lmql_lite.engine.result import OptionScores, Result, Usage
     from lmql_lite.engine.rows import FinishedRow
     from lmql_lite.engine.session import Session, configure
@@ -59,7 +59,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "cache.tokens.trees": ("TokenCache",),
     "data.request_model": ("RequestModel",),
     "decorators": ("QueryFunction", "query"),
-    "engine.decorated": ("Decorator",),
+    "engine.hole_decorators": ("Decorator",),
     "engine.result": ("OptionScores", "Result", "Usage"),
     "engine.rows": ("FinishedRow",),
     "engine.session": ("Session", "configure"),

@@ -21,11 +21,11 @@ from lmql_lite.api import Options, Query, RowRuns, RunOptions, answers_of, retur
 from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocking
 from lmql_lite.engine.budget import Account
-from lmql_lite.engine.decorated import Decorator
+from lmql_lite.engine.hole_decorators import Decorator
 from lmql_lite.engine.nested import NestedCall
 from lmql_lite.engine.plan import Plan
 from lmql_lite.engine.result import Result
-from lmql_lite.engine.returned import ReturnAnnotation, named_in
+from lmql_lite.engine.return_type import ReturnAnnotation, named_in
 from lmql_lite.engine.rows import Columns, carried
 from lmql_lite.engine.tracebacks import shorten
 from lmql_lite.errors import QueryError, did_you_mean

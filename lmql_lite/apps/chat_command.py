@@ -42,7 +42,7 @@ from lmql_lite.errors import ConstraintError, InputError, ModelError
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query
     from lmql_lite.engine import events
-    from lmql_lite.engine.asking import InputLine
+    from lmql_lite.engine.user_input import InputLine
     from lmql_lite.program.ops import Program
 
 PROMPT = "> "
@@ -218,7 +218,7 @@ class Conversation:
 
     def ask(self, prompt: object = PROMPT) -> InputLine:
         """The user's next message: `input()` in the query."""
-        from lmql_lite.engine.asking import checked
+        from lmql_lite.engine.user_input import checked
 
         self._asked += 1
         if self._asked <= len(self._messages):
@@ -234,7 +234,7 @@ class Conversation:
 
     def _read(self, prompt: str) -> str:
         """Raises Left."""
-        from lmql_lite.engine.asking import read_line
+        from lmql_lite.engine.user_input import read_line
 
         self._end_line()
         with suppress(ImportError):

@@ -23,11 +23,11 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Steps
-from lmql_lite.engine.decorated import Decoration
 from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
 from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator, scored
+from lmql_lite.engine.hole_decorators import Decoration
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.nested import Caller
@@ -444,7 +444,7 @@ class Branch:
     def part(self) -> Part | None:
         """The part of a prompt that the innermost query asked for last; None before the first."""
         parts = self.frames[-1].program.parts
-        return parts[self.state.pc] if self.state.pc >= 0 else None
+        return parts[self.state.part] if self.state.part >= 0 else None
 
     @property
     def span(self) -> Span:
@@ -492,7 +492,7 @@ class Branch:
         """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
         on the query's value (S26)."""
         frame = self.frame
-        term = frame.term = frame.bound.pop(self.state.pc, None) or op.bind(self.now)
+        term = frame.term = frame.bound.pop(self.state.part, None) or op.bind(self.now)
         if frame.caller is not None and frame.returns(op):
             return conjunction((term, frame.caller.term))
         return term

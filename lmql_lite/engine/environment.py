@@ -13,9 +13,9 @@ from typing import Any
 
 from lmql_lite import media
 from lmql_lite.cache.kv.blocks import CBlock, block
-from lmql_lite.engine.asking import read_line
 from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.result import OptionScores
+from lmql_lite.engine.user_input import read_line
 from lmql_lite.errors import InputError, Span, did_you_mean
 from lmql_lite.lang.keywords import BLOCK, CONSTRAINTS, DATES, MEDIA, MODULES, ROLES, TYPES
 from lmql_lite.media import Media

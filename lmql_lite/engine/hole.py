@@ -12,10 +12,10 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
-from lmql_lite.engine.decorated import decoration_of
 from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator
+from lmql_lite.engine.hole_decorators import decoration_of
 from lmql_lite.engine.nested import Caller, unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
@@ -234,7 +234,7 @@ async def bind(
     branch.ledger.events.append(events.Bound(name, value))
     if frame.settings.has_beams:
         options = frame.options
-        entry = Entry(branch.state.pc, answer, term=frame.term, options=options, prompt=before)
+        entry = Entry(branch.state.part, answer, term=frame.term, options=options, prompt=before)
         frame.record.entries.append(entry)
 
 
@@ -276,7 +276,7 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
 
 def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:
     """The known part of the segment that begins with this hole."""
-    frame, here = branch.frame, branch.state.pc
+    frame, here = branch.frame, branch.state.part
 
     def text_at(number: int) -> Term:
         later = frame.program.parts[number]

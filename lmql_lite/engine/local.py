@@ -113,7 +113,7 @@ class LocalGenerator:
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
         self._begin()
-        return LocalFill(op, term, self.path, self.ledger, self.scheduler, self.engine, sampling, limit)
+        return LocalFill(op, term, self, sampling, limit)
 
     def _begin(self) -> None:
         """Forgets what is known, as isolated runs do before each question (S7)."""
@@ -182,9 +182,9 @@ class LocalGenerator:
                 await writing
 
     async def _write(self, state: State, span: Span) -> None:
-        aside = self.path.fork(Ledger(self.ledger.run))
-        op, shared = Hole(span, "ahead"), (aside, self.ledger, self.scheduler, self.engine)
-        fill = LocalFill(op, Constant(True), *shared, self._sampling, MOST_AHEAD)
+        aside = copy(self)
+        aside.path = self.path.fork(Ledger(self.ledger.run))
+        fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MOST_AHEAD)
         matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
         while matcher_of(state).ending is None:
@@ -231,21 +231,11 @@ class LocalFill(Fill):
     (S21). Python that was executed is never undone.
     """
 
-    def __init__(
-        self,
-        op: Hole,
-        term: Term,
-        path: Path,
-        ledger: Ledger,
-        scheduler: Scheduler,
-        engine: Engine,
-        sampling: Sampling,
-        limit: int,
-    ) -> None:
-        super().__init__(op, path, ledger, sampling, limit)
+    def __init__(self, op: Hole, term: Term, generator: LocalGenerator, sampling: Sampling, limit: int) -> None:
+        super().__init__(op, generator.path, generator.ledger, sampling, limit)
         self._term = term
-        self._scheduler = scheduler
-        self._engine = engine
+        self._scheduler = generator.scheduler
+        self._engine = generator.engine
         self._left: dict[Place, Mask] = {}
         """Tokens that may still lead to another value, at each place of the rejected draws."""
         self._exact: set[Place] = set()

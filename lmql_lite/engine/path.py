@@ -77,7 +77,7 @@ class Path:
     def start(self) -> State:
         """The state of an empty text. The model's bos is on the path but not part of the text."""
         bos = self._tokenizer.bos
-        return State(pc=-1, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
+        return State(part=-1, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
 
     def answer(self, state: State) -> State:
         """The state at the beginning of a hole."""

@@ -1,6 +1,6 @@
 """Plan of a run, made before anything is spent, as plain values for people and scripts.
 
-It asks no model, and runs only Python of the query that has no side effects (`foreseen.py`).
+It asks no model, and runs only Python of the query that has no side effects (`constants.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, StopPattern, Term, conjunction
 from lmql_lite.engine.budget import Budget
-from lmql_lite.engine.foreseen import Foreseen, NotForeseen
+from lmql_lite.engine.constants import Constants, NotConstant
 from lmql_lite.engine.forms import Forms, Way, requested, text_engine
 from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
@@ -92,20 +92,20 @@ async def planned(
 
     Raises InputError for a wrong option, and ModelError as `probe` does.
     """
-    foreseen = Foreseen(program, inputs)
+    constants = Constants(program, inputs)
     header: dict[str, Any] = {"decoder": program.decoder}
     unknown = []
     for option in program.options:
         try:
-            header[option.name] = foreseen.value(option.value)
-        except NotForeseen:
+            header[option.name] = constants.value(option.value)
+        except NotConstant:
             if option.name not in settings.given:
                 unknown.append(option.name)
     settings = settings.over(checked(header, {option.name: option.span for option in program.options}))
     if model is None and program.model is not None:
         try:
-            model = foreseen.value(program.model.value)
-        except NotForeseen:
+            model = constants.value(program.model.value)
+        except NotConstant:
             raise InputError(
                 "The model is computed at run time, so this query cannot be planned.",
                 span=program.model.span,
@@ -119,7 +119,7 @@ async def planned(
     if server is None and not isinstance(found, Completer) and chat_of(found.tokenizer) is None:
         tags = (part for part in program.parts if isinstance(part, Turn))
         problems += [f"{_place(tag.span)}: this model has no turns" for tag in tags]
-    holes = _Holes(program, foreseen, server, problems, tells=settings.tells)
+    holes = _Holes(program, constants, server, problems, tells=settings.tells)
     return Plan(
         model=found.name,
         decoder=settings.decoder_name,
@@ -139,7 +139,7 @@ class _Holes:
     def __init__(
         self,
         program: Program,
-        foreseen: Foreseen,
+        constants: Constants,
         server: Capabilities | None,
         problems: list[str],
         *,
@@ -148,7 +148,7 @@ class _Holes:
         self._tells = tells
         self._problems = problems
         self._program = program
-        self._foreseen = foreseen
+        self._constants = constants
         self._server = server
         self._engine = text_engine(by_server=server is not None)
         self._forms = Forms(self._engine, server or Capabilities(""))
@@ -185,8 +185,8 @@ class _Holes:
         later = []
         for part in _guiding(op):
             try:
-                terms.append(part.bind(self._foreseen.value))
-            except (NotForeseen, re.error, TypeError, ValueError):
+                terms.append(part.bind(self._constants.value))
+            except (NotConstant, re.error, TypeError, ValueError):
                 later.append(part.span.source)
             except ConstraintError as error:
                 self._problems.append(str(error))
@@ -196,8 +196,8 @@ class _Holes:
             terms.insert(0, op.type.spec.term)
         if op.distribution is not None:
             try:
-                self._foreseen.value(op.distribution.options)
-            except NotForeseen:
+                self._constants.value(op.distribution.options)
+            except NotConstant:
                 later.append(op.distribution.span.source)
         term = conjunction(tuple(terms))
         try:

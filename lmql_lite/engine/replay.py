@@ -11,8 +11,8 @@ from io import IOBase
 from typing import Any
 
 from lmql_lite.engine.branch import Ask, Branch, Frame
-from lmql_lite.engine.decorated import Decoration, decoration_of
 from lmql_lite.engine.environment import Environment
+from lmql_lite.engine.hole_decorators import Decoration, decoration_of
 from lmql_lite.engine.nested import NestedCall, begun, called
 from lmql_lite.engine.record import Answer, Called, Copied, Decorated, Entry, FromText, Raised, Record, refuse
 from lmql_lite.engine.tools.toolbox import own_decoder
@@ -73,7 +73,7 @@ async def wake(branch: Branch) -> None:
     environment = await branch.anew()
     for frame, inner in zip(branch.frames, [*branch.frames[1:], None], strict=True):
         caller = None if inner is None else inner.caller
-        number = branch.state.pc if caller is None else caller.before.pc
+        number = branch.state.part if caller is None else caller.before.part
         hole = await _replay(branch, frame, environment, number)
         assert hole is not None, "a hole is open"
         if inner is not None:

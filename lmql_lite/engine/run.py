@@ -202,7 +202,7 @@ class Run:
             await self._end(branch)
             return
         frame.asked = None
-        branch.state = branch.state._replace(pc=ask.number)
+        branch.state = branch.state._replace(part=ask.number)
         part = frame.program.parts[ask.number]
         if isinstance(part, Hole):
             await self._hole(branch, part)
@@ -309,7 +309,7 @@ class Run:
             other: BaseException | None = None
             if frame.is_under_way:
                 if self.settings.has_beams:
-                    raising = Entry(branch.state.pc, Raised(error), term=frame.term, prompt=branch.state.text)
+                    raising = Entry(branch.state.part, Raised(error), term=frame.term, prompt=branch.state.text)
                     frame.record.entries.append(raising)
                 trace = error.__traceback__
                 try:
@@ -326,7 +326,7 @@ class Run:
                 error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
             if frame.caller is None:
                 break
-            branch.state = branch.state._replace(pc=frame.caller.before.pc)
+            branch.state = branch.state._replace(part=frame.caller.before.part)
             branch.frames.pop()
             branch.generator.leave()
         if isinstance(error, BudgetError) and error.partial is None and not self.settings.has_beams:

@@ -14,6 +14,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.draws import Mask, Penalties
 from lmql_lite.cache.tokens.nodes import Answer, Node, ScoreEntry
+from lmql_lite.cache.tokens.nodes import Question as StoredQuestion
 from lmql_lite.cache.tokens.outcomes import OUTCOMES, Outcomes, outcomes_of, outcomes_question, uniform
 from lmql_lite.cache.tokens.scores import MISS, Miss, Scores, TopK, question
 from lmql_lite.cache.tokens.tree import TokenTree
@@ -87,7 +88,9 @@ class Scheduler:
         """
         entry = entry or self.tree.scores(node)
         choice = MISS if entry is None else self._choice(node, entry, mask, sampling, ledger, penalties)
-        answer = self._recall(node, mask, sampling, penalties) if isinstance(choice, Miss) else None
+        answer = None
+        if isinstance(choice, Miss):
+            answer = self.tree.answer(node, self._asked(mask, sampling, penalties))
         if answer is None:
             return choice
         data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
@@ -200,7 +203,7 @@ class Scheduler:
             assert not isinstance(token, Miss), "whole scores decide everything"
             if token is not None:
                 answer = Answer(token, entry.scores.logprob(token), entry.run)
-                self._remember(node, mask, sampling, penalties, answer)
+                self.tree.add_answer(node, self._asked(mask, sampling, penalties), answer)
         if token is None or isinstance(token, Miss):
             return token
         logprob = entry.scores.logprob(token)
@@ -225,17 +228,12 @@ class Scheduler:
         known = not isinstance(token, int) or scores.logprob(token) is not None
         return token if known else MISS
 
-    def _recall(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties) -> Answer | None:
+    @staticmethod
+    def _asked(mask: Mask, sampling: Sampling, penalties: Penalties) -> StoredQuestion:
+        """The question of a choice, as the tree has it."""
         if sampling.temperature <= 0:
-            return self.tree.answer(node, question(mask, None, penalties))
-        return self.tree.answer(node, (question(mask, sampling, penalties), sampling.seed, sampling.index))
-
-    def _remember(self, node: Node, mask: Mask, sampling: Sampling, penalties: Penalties, answer: Answer) -> None:
-        if sampling.temperature <= 0:
-            self.tree.add_answer(node, question(mask, None, penalties), answer)
-        else:
-            asked = question(mask, sampling, penalties)
-            self.tree.add_answer(node, (asked, sampling.seed, sampling.index), answer)
+            return question(mask, None, penalties)
+        return question(mask, sampling, penalties), sampling.seed, sampling.index
 
     def _logprob(self, node: Node, token: int) -> Answer | None:
         """The answer for one token, from the scores or from a question that allows only this token."""

@@ -102,10 +102,10 @@ class Overhang:
 
 
 class State(NamedTuple):
-    """State of a branch. `pc` is the number of the part that its Python asked for last, -1 before the first. `pending`
-    is text after the path's last token; `held` is text taken back for healing (S10)."""
+    """State of a branch. `part` is the number of the part that its Python asked for last, -1 before the first.
+    `pending` is text after the path's last token; `held` is text taken back for healing (S10)."""
 
-    pc: int
+    part: int
     node: Node
     pending: tuple[Piece, ...] = ()
     held: tuple[Piece, ...] = ()

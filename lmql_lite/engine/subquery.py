@@ -49,7 +49,7 @@ async def return_value(branch: Branch, returned: tuple[Any, ...] | None) -> None
         await _answer(branch, caller, returned[0], frame)
         return
     text = branch.state.text[len(caller.before.text) :]  # the text stays, and is the value
-    branch.state = branch.state._replace(pc=caller.before.pc)
+    branch.state = branch.state._replace(part=caller.before.part)
     for event in frame.held_back or ():
         branch.say(event)
     await check(branch, caller.op, caller.objects(text, branch.generator.count), text, text, "the query")

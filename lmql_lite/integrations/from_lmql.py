@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 from lmql_lite.decorators import post, pre, query, streaming
-from lmql_lite.engine.decorated import Decorator
+from lmql_lite.engine.hole_decorators import Decorator
 from lmql_lite.errors import InputError, QueryError, did_you_mean
 from lmql_lite.lang.keywords import NOT_OF_LMQL
 

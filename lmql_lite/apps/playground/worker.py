@@ -23,8 +23,8 @@ from lmql_lite.api import Options
 from lmql_lite.apps.playground.checks import check, plan, query_of
 from lmql_lite.data.cases import Case, problems_of, read_cases
 from lmql_lite.engine import events
-from lmql_lite.engine.asking import NoMoreInput
 from lmql_lite.engine.session import Session
+from lmql_lite.engine.user_input import NoMoreInput
 from lmql_lite.errors import ModelError, did_you_mean
 from lmql_lite.models.base import Model
 from lmql_lite.models.registry import Access, load

@@ -459,10 +459,10 @@ def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
 def place_of(branch: Branch) -> Hashable:
     """A value that is equal for branches at the same place of the program with the same text."""
     state, hole = branch.state, branch.hole
-    callers = tuple(frame.caller.before.pc for frame in branch.frames if frame.caller is not None)
+    callers = tuple(frame.caller.before.part for frame in branch.frames if frame.caller is not None)
     programs = tuple(id(frame.program) for frame in branch.frames)
     said = state.text.encode() + (matcher_of(state).text if hole else b"")
-    return programs, callers, state.pc, said, branch.is_over, hole is not None, state.turn
+    return programs, callers, state.part, said, branch.is_over, hole is not None, state.turn
 
 
 def are_equal(one: Branch, other: Branch) -> bool:

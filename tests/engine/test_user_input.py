@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lmql_lite.engine.asking import InputLine, NoMoreInput, checked, read_line
+from lmql_lite.engine.user_input import InputLine, NoMoreInput, checked, read_line
 from lmql_lite.errors import InputError
 
 

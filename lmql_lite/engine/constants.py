@@ -24,11 +24,11 @@ OF_RE = frozenset({"re", "compile", "escape", "A", "I", "M", "S", "X", *(flag.na
 FIXED = (str, int, float, bool, type(None), range, re.Pattern)
 
 
-class NotForeseen(Exception):
+class NotConstant(Exception):
     """The value depends on the run."""
 
 
-class Foreseen:
+class Constants:
     """Values of names and expressions of one program that are the same in every run.
 
     A name has such a value if it is a given input, or if exactly one statement assigns it. For a list, set or dict,
@@ -65,13 +65,13 @@ class Foreseen:
                 self._learn(name, environment[name])
 
     def value(self, code: CodeType) -> Any:
-        """The value of an expression. Raises NotForeseen if it depends on the run, or cannot be evaluated."""
+        """The value of an expression. Raises NotConstant if it depends on the run, or cannot be evaluated."""
         if not self._is_harmless(code, frozenset()):
-            raise NotForeseen
+            raise NotConstant
         try:
             return value_of(code, self._environment(code))
         except Exception:
-            raise NotForeseen from None
+            raise NotConstant from None
 
     def _learn(self, name: str, value: object) -> None:
         if _is_fixed(value) or (_is_plain(value) and name not in self._changed):
