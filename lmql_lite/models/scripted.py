@@ -98,7 +98,7 @@ class ScriptedModel(Scorer):
         self.calls = 0
         self.positions = 0
         self._seed = seed
-        self._newest: tuple[tuple[int, ...], int] = ((), seed)
+        self._newest: tuple[tuple[int, ...], int] = ((), 0)
         """The text that was scored last, and the hash of its path."""
         self._certainty = certainty
         self._levels = levels
@@ -119,7 +119,7 @@ class ScriptedModel(Scorer):
             )
         known, path = self._newest
         rest = ids[len(known) :]
-        if ids[: len(known)] != known:
+        if not known or ids[: len(known)] != known:
             rest, path = ids, self._seed
         for token in rest:
             path = mix(path, token)
