@@ -517,6 +517,8 @@ def _within(node: Schema, bounds: Iterable[tuple[str, Any]], keys: Keys) -> Sche
         bound = max(bound, 0) if is_length and is_low else bound
         known.append((relation, bound))
         key, number = keys[relation], _in_json(Fraction(bound), -math.inf if is_low else math.inf)
+        if number is None and is_length and is_low:
+            return None  # nothing is that long
         if number is not None:
             found[key] = (max if is_low else min)(found.get(key, number), number)
     pairs = [(low, high) for low in known for high in known if ">" in low[0] and "<" in high[0]]

@@ -176,7 +176,7 @@ class TextSymbol(Symbol):
         if self.kind and relation in ORDER:
             return NumberSymbol(self.kind)
         if self.kind == "float" and relation in EQUALITY:
-            return EitherSymbol()
+            return JudgedSymbol()
         return self.typed if relation in COMPARISONS else None
 
     def knows(self, relation: str) -> bool:
@@ -538,9 +538,8 @@ class NumberSymbol(WholeSymbol):
 # Values that Python compares -----------------------------------------------------------------------------------------
 
 
-class EitherSymbol(Symbol):
-    """A value that Python compares, such as a FLOAT as a number or as a text. The texts that have such a value guide,
-    and what it is compared with is checked."""
+class JudgedSymbol(Symbol):
+    """A value that Python compares, such as a FLOAT as a number or as a text. What it is compared with is checked."""
 
     relations: ClassVar[tuple[str, ...]] = EQUALITY
 
@@ -554,7 +553,7 @@ class EitherSymbol(Symbol):
         return Constant(True)
 
 
-class SliceSymbol(EitherSymbol):
+class SliceSymbol(JudgedSymbol):
     """`X[0]`, `X[:2]`. Python compares it, but with texts only."""
 
     def holding(self, relation: str, value: Any) -> Term:
@@ -567,7 +566,7 @@ WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats
 
 
 @dataclass(frozen=True, slots=True)
-class MomentSymbol(EitherSymbol):
+class MomentSymbol(JudgedSymbol):
     """A date, a datetime or a time."""
 
     kind: Literal["date", "datetime", "time"]
