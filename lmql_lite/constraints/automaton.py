@@ -47,6 +47,7 @@ from lmql_lite.constraints.terms import (
     is_closed,
     mapped,
 )
+from lmql_lite.constraints.vocabulary import NO_BYTE, open_range
 from lmql_lite.errors import ConstraintError
 
 IntArray = NDArray[np.intp]
@@ -422,34 +423,62 @@ class Automaton:
         found: IntArray = self.table.far(levels, states, indices)
         return found
 
-    def distance(self, state: int, values: Values) -> int:
+    def distance(self, place: Place) -> int:
+        """Bytes, or tokens, to a valid end; FAR if there is none."""
+        if not place.begun:
+            return self._distance(place.state, place.values)
+        opened = open_range(place.begun)
+        if opened is None:
+            return FAR
+        low, high, left = opened
+        values = self.counts.add(place.values, tuple(left * one for one in self.token))
+        steps = [self.row(place.state)[kind] for kind in self.classes.between(low, high)]
+        return min(left + min(self._distance(after, self.counts.add(values, added)) for after, added in steps), FAR)
+
+    def _distance(self, state: int, values: Values) -> int:
         if self._lazy is not None:
             characters, far = self._needs[state].tolist()
             return far if not values or values[0] + characters <= self.counts.sizes[0] - 2 else FAR
         level, index = self.counts.place(values)
         return int(self.table.rows[self.table.row_of(level), state, index])
 
+    @cached_property
+    def origin(self) -> Place:
+        """Place of the empty text."""
+        return Place(self.start, self.counts.zero)
+
     @property
     def shortest(self) -> int:
         """Distance of the empty text; FAR if nothing meets the term. Raises TooLarge."""
-        return self.distance(self.start, self.counts.zero)
+        return self.distance(self.origin)
 
-    def goes_on(self, state: int, values: Values) -> bool:
-        """True if some longer text can still end well."""
-        here = self.counts.add(values, self.token)
-        return any(self.distance(after, self.counts.add(here, added)) < FAR for after, added in self.row(state))
+    def lives(self, place: Place) -> bool:
+        """True if the text, or some longer one, can meet the term."""
+        return self.distance(place) < FAR
 
-    def ways(self, state: int, values: Values) -> Flags:
+    def holds(self, place: Place) -> bool:
+        """True if the hole may end here by the model's own decision."""
+        return not place.begun and self.distance(place) == 0
+
+    def must_end(self, place: Place) -> bool:
+        """True if the hole may end here, and no longer text can end well."""
+        if not self.holds(place):
+            return False
+        here = self.counts.add(place.values, self.token)
+        return all(self._distance(after, self.counts.add(here, added)) >= FAR for after, added in self.row(place.state))
+
+    def ways(self, place: Place) -> Flags:
         """True for each class of characters with which the text can go on, no token counted."""
         width = len(self.classes.samples)
-        states, codes = self.follow(np.full(width, state), np.arange(width))
-        lives: Flags = self.far(states, self.vectors[codes] + np.array(values, dtype=np.intp)) < FAR
+        states, codes = self.follow(np.full(width, place.state), np.arange(width))
+        lives: Flags = self.far(states, self.vectors[codes] + np.array(place.values, dtype=np.intp)) < FAR
         return lives
 
-    def first_bytes(self, state: int, values: Values) -> Flags:
-        """Flags of the bytes with which the text can go on, no token counted."""
-        found: Flags = np.zeros(256, dtype=np.bool_)
-        for low, high in self.classes.ranges(self.ways(state, values)):
+    def first_bytes(self, place: Place) -> Flags:
+        """Flags of the bytes with which the text can go on, no token counted; true for NO_BYTE."""
+        found: Flags = np.zeros(NO_BYTE + 1, dtype=np.bool_)
+        found[NO_BYTE] = True
+        for low, high in self.classes.ranges(self.ways(place)):
             found[chr(low).encode()[0] : chr(high).encode()[0] + 1] = True
         return found
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.automaton import FAR, NOWHERE, AnyStop, Automaton, Flags, Place
 from lmql_lite.constraints.counts import IntArray, Values
 from lmql_lite.constraints.terms import Ending, starts_character
-from lmql_lite.constraints.vocabulary import INSIDE, Vocabulary, open_range
+from lmql_lite.constraints.vocabulary import INSIDE, NO_BYTE, Vocabulary
 
 MASKS_BYTES = 64 * 2**20
 WALKS_BYTES = 128 * 2**20
@@ -150,8 +150,7 @@ class Masks:
         self._memory = memory
         self._following = following if automaton.closed else b""
         self._key = automaton, self._following
-
-        self.start = Place(automaton.start, automaton.counts.zero)
+        self.start = automaton.origin
 
     @property
     def shortest(self) -> int:
@@ -165,10 +164,13 @@ class Masks:
     @property
     def is_empty(self) -> bool:
         """True if the empty text is the only value."""
-        return self.holds(self.start) and not self.automaton.goes_on(*self.start[:2])
+        return self.automaton.must_end(self.start)
 
     def may_end(self, place: Place, text: bytes) -> bool:
-        return self.holds(place)
+        return self.automaton.holds(place)
+
+    def lives(self, place: Place, text: bytes) -> bool:
+        return self.automaton.lives(place)
 
     @cached_property
     def _kinds(self) -> NDArray[np.int32]:
@@ -183,27 +185,6 @@ class Masks:
         return [self.automaton.classes.between(low, high) for low, high, _ in self.vocabulary.spelling.ranges]
 
     # Judging -----------------------------------------------------------------------------------------------------
-
-    def distance(self, place: Place) -> int:
-        """Bytes, or tokens, to a valid end; FAR if there is none."""
-        if not place.begun:
-            return self.automaton.distance(place.state, place.values)
-        opened = open_range(place.begun)
-        if opened is None:
-            return FAR
-        low, high, left = opened
-        values = self.automaton.counts.add(place.values, tuple(left * one for one in self.automaton.token))
-        here = Place(place.state, values)
-        found = [self.automaton.step(here, kind) for kind in self.automaton.classes.between(low, high)]
-        return min(left + min(self.automaton.distance(*each[:2]) for each in found), FAR)
-
-    def lives(self, place: Place, text: bytes = b"") -> bool:
-        """True if the text, or some longer one, can meet the condition. Its place says all about it."""
-        return self.distance(place) < FAR
-
-    def holds(self, place: Place) -> bool:
-        """True if the hole may end here by the model's own decision."""
-        return not place.begun and self.automaton.distance(place.state, place.values) == 0
 
     def certain(self, place: Place, text: bytes) -> int:
         """Number of leading bytes of the text that no stop can cut off any more."""
@@ -220,38 +201,18 @@ class Masks:
         for here, there, end in self._places(place, text, data):
             if left is None and automaton.closed and at >= len(text):
                 ended = here._replace(values=before) if at == len(text) else here
-                if self.holds(ended) and not self.lives(here._replace(begun=said[at : at + 1])):
+                if automaton.holds(ended) and not automaton.lives(here._replace(begun=said[at : at + 1])):
                     left = Advance(ended, "end-of-text", len(said) - at)  # unless the whole token can be kept
             place, at = there, end
-            if place.begun and any(automaton.token) and left is None and open_range(place.begun) is not None:
-                return Advance(place, None, 0)
             if place.state == NOWHERE:
                 return left
             back = None if place.begun else automaton.fired(place, here)
             if back is not None:
                 return Advance(place, "stop", bytes_of_last(said[:at], back) + len(said) - at)
-        if not self.lives(place):
+        if not automaton.lives(place):
             return left
-        if self.holds(place) and not automaton.goes_on(place.state, place.values):
-            return Advance(place, "forced" if automaton.closed else "bound", 0)
-        return Advance(place, None, 0)
-
-    def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
-        """Number of leading bytes of `data` that fit after a text."""
-        automaton, said, at, stuck = self.automaton, text + data, len(text) - len(place.begun), None
-        for here, there, end in self._places(place, text, data):
-            if not there.begun and automaton.fired(there, here) is not None:
-                return len(data)
-            for until in range(max(at, len(text)) + 1, end + 1) if stuck is None else ():
-                if not self.lives(there if until == end else here._replace(begun=said[at:until])):
-                    if until == at + 1 and automaton.closed and self.holds(here):
-                        return len(data)
-                    stuck = until - 1 - len(text)
-                    break
-            if stuck is not None and (there.begun or not automaton.undecided(there.state)):
-                return stuck
-            at = end
-        return len(data) if stuck is None else stuck
+        is_over: Ending = "forced" if automaton.closed else "bound"
+        return Advance(place, is_over if automaton.must_end(place) else None, 0)
 
     def _places(self, place: Place, text: bytes, data: bytes) -> Iterator[tuple[Place, Place, int]]:
         """Places before and after each character of data that follow a text, with the end of the character.
@@ -276,15 +237,14 @@ class Masks:
         found = ""
         if place.begun or any(automaton.token):
             return b""
-        state, values = place.state, place.values
-        while automaton.distance(state, values) != 0:
-            ways = np.flatnonzero(automaton.ways(state, values))
+        while not automaton.holds(place):
+            ways = np.flatnonzero(automaton.ways(place))
             only = automaton.classes.only(int(ways[0])) if ways.size == 1 else None
             if only is None:
                 break
             found += only
-            state, values, *_ = automaton.step(Place(state, values), int(ways[0]))
-            if any(automaton.cuts(state)):
+            place = automaton.step(place, int(ways[0]))
+            if any(automaton.cuts(place.state)):
                 break
         return found.encode()
 
@@ -309,14 +269,13 @@ class Masks:
         walk = self._walk(place.state, held)
         here = automaton.counts.add(place.values, automaton.token)
         far = walk.ends.far(automaton, here)
-        ends = not held and self.holds(place)
+        ends = not held and automaton.holds(place)
         mask = np.zeros(vocabulary.size, dtype=np.bool_)
         if walk.passed is not None:
             mask[walk.passed.tokens[self._complete(walk.passed, place, here)[walk.passed.which]]] = True
         if ends and automaton.closed and not self._following:
             # tokens that continue no option or pattern end a complete one (S18)
-            closing = ~automaton.first_bytes(place.state, here)
-            mask |= closing[vocabulary.first_bytes] & (vocabulary.nodes > 0)
+            mask |= ~automaton.first_bytes(place._replace(values=here))[vocabulary.first_bytes]
         if mask.any():
             mask &= (far == FAR)[walk.which]  # a token that goes on with the value is judged by its end alone
         mask |= (far < tokens_left)[walk.which]
@@ -344,8 +303,8 @@ class Masks:
         values[passed.at_start] = place.values
         found: Flags = automaton.far(passed.states, values) == 0
         for at in np.flatnonzero(found).tolist():
-            goes_on = self.automaton.first_bytes(int(passed.states[at]), tuple((passed.added[at] + here).tolist()))
-            found[at] = not goes_on[self._following[0]]
+            left = Place(int(passed.states[at]), tuple((passed.added[at] + here).tolist()))
+            found[at] = not automaton.first_bytes(left)[self._following[0]]
         return found
 
     def _inside_character(self, place: Place, text: bytes, held: bytes, tokens_left: int) -> Flags:
@@ -360,7 +319,7 @@ class Masks:
             if after.ending == "end-of-text":
                 follows = self._following.startswith(rest) or rest.startswith(self._following)
                 found += [number] if (self._following and follows) or (not held and after.cut == len(data)) else []
-            elif after.ending or self.distance(after.place) < tokens_left:
+            elif after.ending or self.automaton.distance(after.place) < tokens_left:
                 found.append(number)
         mask = np.zeros(vocabulary.size, dtype=np.bool_)
         mask[vocabulary.tokens_of([*found, *(vocabulary.beginnings(held) if held else ())])] = True
@@ -601,10 +560,6 @@ class ChoiceMasks:
             return Advance(place, "forced" if is_over else None, 0)
         return Advance(place, "end-of-text", len(data) - fits) if self.may_end(place, text + data[:fits]) else None
 
-    def longest_valid(self, place: Place, text: bytes, data: bytes) -> int:
-        fits = self._left(text, data)
-        return len(data) if self.may_end(place, text + data[:fits]) else fits
-
     def forced(self, place: Place, text: bytes) -> bytes:
         several = self._beginning_with(text)
         return several[0][len(text) : _shared(several[0], several[-1])]
@@ -640,7 +595,7 @@ class ChoiceMasks:
             mask[vocabulary.eos] = True
             if not following:  # any token that continues no option ends the hole (S18)
                 continues = {option[len(text)] for option in options if len(option) > len(text)}
-                mask |= ~np.isin(vocabulary.first_bytes, list(continues)) & (vocabulary.nodes > 0)
+                mask |= ~np.isin(vocabulary.first_bytes, [*continues, NO_BYTE])
         return mask
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from lmql_lite.constraints.automaton import FAR, Automaton, Flags, Place
 from lmql_lite.constraints.json import Grammars
 from lmql_lite.constraints.masks import ChoiceMasks, Masks, Memory, Recent
-from lmql_lite.constraints.simplify import conflict, counts_tokens, simplify, with_characters, without_tokens
+from lmql_lite.constraints.simplify import conflict, counts_tokens, simplify, with_characters
 from lmql_lite.constraints.terms import (
     And,
     Begins,
@@ -157,7 +158,12 @@ class HoleMatcher:
         return b"" if self.ending is not None else self.masks.forced(self.place, self.text)
 
     def longest_valid(self, data: bytes) -> int:
-        return self.masks.longest_valid(self.place, self.text, data)
+        if self._fits(data):
+            return len(data)
+        return bisect_left(range(len(data)), True, key=lambda at: not self._fits(data[: at + 1]))
+
+    def _fits(self, data: bytes) -> bool:
+        return self.masks.after(self.place, self.text, data, 0) is not None
 
 
 class Engine:
@@ -203,7 +209,7 @@ class Engine:
             masks = self._masks(term, following, max_tokens)
             shortest = masks.shortest
         if shortest >= FAR and masks is not None:
-            raise self._too_few_tokens(term, name, span) or _unsatisfiable(without_tokens(term), name, span)
+            raise self._unsatisfiable(term, name, span)
         if shortest > max_tokens or masks is None:
             raise ConstraintError(
                 f"[{name}] cannot meet its condition within max_tokens={max_tokens}",
@@ -233,52 +239,40 @@ class Engine:
         """Automaton of a term, shared with its matchers. With `by_tokens`, its distances are in tokens."""
         automaton = self._automata.get((term, by_tokens))
         if automaton is None:
-            leaps = self.vocabulary.leaps + tuple(self.vocabulary.pieces(_phrases(term))) if by_tokens else ()
-            automaton = Automaton(term, leaps)
+            automaton = self._made(term, by_tokens=by_tokens)
             automaton = self._automata.put((term, by_tokens), automaton, automaton.size_bytes)
         return automaton
+
+    def _made(self, term: Term, *, by_tokens: bool) -> Automaton:
+        leaps = self.vocabulary.leaps + tuple(self.vocabulary.pieces(_phrases(term))) if by_tokens else ()
+        return Automaton(term, leaps)
 
     def _counted(self, term: Term) -> Term:
         return term if self._token_characters is None else with_characters(term, self._token_characters)
 
-    def _too_few_tokens(self, term: Term, name: str, span: Span) -> ConstraintError | None:
-        """Error if only the token limits cannot be met, else None."""
-        if not counts_tokens(term):
-            return None
-        shortest = self._masks(without_tokens(term), b"", FAR).shortest
-        if shortest >= FAR:
-            return None
-        return ConstraintError(
-            f"[{name}] cannot meet its token limits",
-            span=term.span or span,
-            hint=f"the shortest text that meets its other conditions has {shortest} bytes, and each may cost a token",
-        )
+    def _unsatisfiable(self, term: Term, name: str, span: Span) -> ConstraintError:
+        """Error that names a minimal set of conjuncts that cannot hold together."""
+        guilty = conflict(conjuncts(term), self._is_impossible)
+        clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
+        if len(clauses) > 1:
+            reason = f"{', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
+        elif any(isinstance(part, Constant) for part in guilty):
+            reason = f"{clauses[0]} is false"
+        else:
+            reason = f"no text satisfies {clauses[0]}"
+        return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty[-1].span or span)
+
+    def _is_impossible(self, parts: Sequence[Term]) -> bool:
+        term = And(tuple(parts))
+        try:
+            return self._made(term, by_tokens=counts_tokens(term)).shortest >= FAR
+        except ConstraintError:  # too large to decide
+            return False
 
 
 def _again(error: ConstraintError) -> ConstraintError:
     """Copy of an error without its traceback."""
     return ConstraintError(error.message, span=error.span, hint=error.hint)
-
-
-def _unsatisfiable(term: Term, name: str, span: Span) -> ConstraintError:
-    """Error that names a minimal set of conjuncts that cannot hold together."""
-    guilty = conflict(conjuncts(term), _is_impossible)
-    clauses = list(dict.fromkeys(f"`{part.span.source}`" if part.span else "its condition" for part in guilty))
-    if len(clauses) > 1:
-        reason = f"{', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
-    elif any(isinstance(part, Constant) for part in guilty):
-        reason = f"{clauses[0]} is false"
-    else:
-        reason = f"no text satisfies {clauses[0]}"
-    return ConstraintError(f"nothing can fill [{name}]: {reason}", span=guilty[-1].span or span)
-
-
-def _is_impossible(parts: Sequence[Term]) -> bool:
-    automaton = Automaton(And(tuple(parts)))
-    try:
-        return automaton.shortest >= FAR
-    except ConstraintError:  # too large to decide
-        return False
 
 
 def _least_characters(term: Term) -> int:

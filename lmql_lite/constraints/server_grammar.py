@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Place
+from lmql_lite.constraints.automaton import NOWHERE, Automaton, Place
 from lmql_lite.constraints.counts import Values
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.constraints.simplify import TRUE, simplify
@@ -134,16 +134,6 @@ class GrammarHole:
             term, certain = simplify(_uncounted(term, unit)), False
         return GrammarHole(Automaton(term), exact=False, certain=certain)
 
-    def lives(self, place: Place) -> bool:
-        return self.automaton.distance(place.state, place.values) < FAR
-
-    def holds(self, place: Place) -> bool:
-        return self.automaton.distance(place.state, place.values) == 0
-
-    def is_bound(self, place: Place) -> bool:
-        """True if the hole must end here."""
-        return self.holds(place) and not self.automaton.goes_on(place.state, place.values)
-
     def steps(self, state: int) -> list[tuple[int, list[Range]]]:
         """Characters that may follow a state, by what they do: one of their classes, and their code points."""
         steps = self._steps.get(state)
@@ -157,7 +147,7 @@ class GrammarHole:
 
     def closing(self, place: Place) -> list[Range]:
         """Characters whose first byte cannot continue the text."""
-        goes_on = self.automaton.first_bytes(place.state, place.values)
+        goes_on = self.automaton.first_bytes(place)
         opened = [open_range(bytes([byte])) for byte in range(256) if not goes_on[byte]]
         return [(each[0], each[1]) for each in opened if each is not None]
 
@@ -212,9 +202,9 @@ class _Segment:
         begun = self._begun.get(part)
         if begun is None:
             if part < len(self._parts) and isinstance(hole := self._parts[part], GrammarHole):
-                start = Place(hole.automaton.start, hole.automaton.counts.zero)
+                start = hole.automaton.origin
                 state = GrammarState(part, place=start)
-                begun = self._arrive(hole, state, start, None) if hole.lives(start) else frozenset()
+                begun = self._arrive(hole, state, start, None) if hole.automaton.lives(start) else frozenset()
             else:
                 begun = frozenset([GrammarState(part)])
             self._begun[part] = begun
@@ -228,7 +218,7 @@ class _Segment:
         if state.part == len(self._parts) or state.place is None:
             return state.part == len(self._parts)
         hole = self._parts[state.part]
-        return isinstance(hole, GrammarHole) and self._is_last(state.part) and hole.holds(state.place)
+        return isinstance(hole, GrammarHole) and self._is_last(state.part) and hole.automaton.holds(state.place)
 
     def _is_last(self, part: int) -> bool:
         return part + 1 == len(self._parts)
@@ -256,7 +246,7 @@ class _Segment:
         automaton, last, place = hole.automaton, self._is_last(state.part), state.place
         assert place is not None
         moves: Moves = []
-        if automaton.closed and not last and hole.holds(place):
+        if automaton.closed and not last and hole.automaton.holds(place):
             # a byte that cannot continue the hole begins the following text
             following = self.moves(self.begin(state.part + 1))
             for low, high in hole.closing(place):
@@ -264,7 +254,7 @@ class _Segment:
         for kind, ranges in hole.steps(place.state):
             reached = automaton.step(place, kind)
             cut = automaton.fired(reached, place)
-            if cut is None and not hole.lives(reached):
+            if cut is None and not hole.automaton.lives(reached):
                 continue
             after = GrammarState(state.part, place=reached)
             if last or (not automaton.undecided(reached.state) and not cut):
@@ -300,10 +290,10 @@ class _Segment:
         `cut` is the number of characters that a stop cuts off here, None if no stop fires.
         """
         following = self.begin(state.part + 1)
-        staying = frozenset([state]) if hole.lives(place) else frozenset[GrammarState]()
-        if hole.is_bound(place):
+        staying = frozenset([state]) if hole.automaton.lives(place) else frozenset[GrammarState]()
+        if hole.automaton.must_end(place):
             staying = following
-        elif hole.bounded_anywhere and not self._is_last(state.part) and hole.holds(place):
+        elif hole.bounded_anywhere and not self._is_last(state.part) and hole.automaton.holds(place):
             staying |= following
         if cut is None:
             return staying

@@ -106,20 +106,6 @@ def counts_tokens(term: Term) -> bool:
     return any(isinstance(atom, Length) and atom.unit == "tokens" for atom in atoms(term))
 
 
-def without_tokens(term: Term) -> Term:
-    """The term with bounds on tokens taken as true."""
-
-    def change(part: Term) -> Term:
-        match part:
-            case Not(inner) if counts_tokens(inner):
-                return without_tokens(_negate(inner))
-            case Length(unit="tokens"):
-                return TRUE
-        return part
-
-    return mapped(term, change)
-
-
 def with_characters(term: Term, each: int) -> Term:
     """The term with bounds on characters in place of bounds on tokens, at up to `each` characters a token."""
 

@@ -58,6 +58,7 @@ class Characters(NamedTuple):
 
 
 INSIDE, INVALID = -1, -2
+NO_BYTE = 256
 
 
 class Vocabulary:
@@ -76,8 +77,8 @@ class Vocabulary:
                 starts.append(at)
         self.lengths: IntArray = np.array([len(data or b"") for data in tokens], dtype=np.intp)
         """Number of bytes of every token, shape (tokens,)."""
-        self.first_bytes: NDArray[np.uint8] = np.zeros(self.size, dtype=np.uint8)
-        """First byte of every token, 0 for tokens without bytes; shape (tokens,)."""
+        self.first_bytes: NDArray[np.int16] = np.full(self.size, NO_BYTE, dtype=np.int16)
+        """First byte of every token, NO_BYTE for tokens without bytes; shape (tokens,)."""
         for data, token in by_text:
             self.first_bytes[token] = data[0]
         self._by_text: IntArray = np.array([token for _, token in by_text], dtype=np.intp)

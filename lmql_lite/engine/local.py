@@ -387,7 +387,7 @@ class LocalFill(Fill):
         vocabulary = self._engine.vocabulary
         ends = np.zeros(mask.size, np.bool_)
         ends[vocabulary.eos] = True
-        for byte in np.unique(vocabulary.first_bytes[mask & (vocabulary.nodes > 0)]).tolist():
+        for byte in np.unique(vocabulary.first_bytes[mask & ~ends]).tolist():
             if _ends_at_once(matcher, bytes([byte])):
                 ends |= vocabulary.first_bytes == byte
         return ends
