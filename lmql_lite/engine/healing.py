@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from lmql_lite.constraints.language import Language
-from lmql_lite.engine.state import Step
+from lmql_lite.engine.state import Step, back
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
     MAX_BROKEN,
@@ -48,10 +48,11 @@ def given(newest: Step | None) -> int:
 
     Generated tokens are never reopened.
     """
-    size, step = 0, newest
-    while step is not None and size < 4 * _MOST and step.token.source in ("prompt", "forced"):
-        size += len(step.token.data) if step.token.fate == "kept" else 0
-        step = step.before
+    size = 0
+    for token in (step.token for step in back(newest)):
+        if size >= 4 * _MOST or token.source not in ("prompt", "forced"):
+            break
+        size += len(token.data) if token.fate == "kept" else 0
     return size
 
 

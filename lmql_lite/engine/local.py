@@ -147,9 +147,10 @@ class LocalGenerator:
         for answers in await self.scheduler.logprobs(state.node, ids, self.ledger):
             node, choices = state.node, list[TokenChoice]()
             for each in answers:
+                if choices:
+                    node = self.tree.extend(node, choices[-1].token)
                 source = self.ledger.source(node, each.run)
                 choices.append(TokenChoice(each.token, vocabulary[each.token] or b"", each.logprob, source))
-                node = self.tree.extend(node, each.token)
             weighed.append(choices)
         return weighed
 

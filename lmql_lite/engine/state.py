@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -153,12 +153,14 @@ class State(NamedTuple):
         )
 
     def tokens(self) -> tuple[Token, ...]:
-        tokens = []
-        step = self.history
-        while step is not None:
-            tokens.append(step.token)
-            step = step.before
-        return tuple(reversed(tokens))
+        return tuple(step.token for step in back(self.history))[::-1]
+
+
+def back(newest: Step | None) -> Iterator[Step]:
+    """The step and all before it, newest first."""
+    while newest is not None:
+        yield newest
+        newest = newest.before
 
 
 def steps_since(before: State, after: State) -> list[Step]:

@@ -30,7 +30,7 @@ from lmql_lite.engine.healing import (
     without_blanks,
 )
 from lmql_lite.engine.ledger import Ledger, OpenRequest
-from lmql_lite.engine.state import Step
+from lmql_lite.engine.state import Step, back
 from lmql_lite.errors import BudgetError, CacheError, ModelError
 from lmql_lite.media import DIGEST_BYTES, Media
 from lmql_lite.models.answer_form import unwrapped
@@ -546,27 +546,19 @@ class Reader:
 
 def _answered_from(newest: Step | None) -> Node | None:
     """Node after the last text on a path that the model did not generate."""
-    step = newest
-    while step is not None and (step.token.fate != "kept" or step.token.source in ("model", "cache")):
-        step = step.before
-    return None if step is None else step.node
+    kept = (step for step in back(newest) if step.token.fate == "kept")
+    return next((step.node for step in kept if step.token.source not in ("model", "cache")), None)
 
 
 def _filled(newest: Step | None) -> int:
     """Number of bytes of holes on a path."""
-    size, step = 0, newest
-    while step is not None:
-        size += len(step.token.data) if step.token.hole is not None and step.token.fate == "kept" else 0
-        step = step.before
-    return size
+    tokens = (step.token for step in back(newest))
+    return sum(len(token.data) for token in tokens if token.hole is not None and token.fate == "kept")
 
 
 def _newest_at(newest: Step | None, node: Node) -> Step | None:
     """The step that leads to a node, which is on the path of `newest`; None if none does."""
-    step = newest
-    while step is not None and step.node != node:
-        step = step.before
-    return step
+    return next((step for step in back(newest) if step.node == node), None)
 
 
 def _most_tokens(prompt: Prompt) -> int:

@@ -16,6 +16,7 @@ from lmql_lite.engine.state import (
     UNREAD,
     Piece,
     State,
+    back,
     behind_template,
     data_of,
     first_answer,
@@ -107,9 +108,7 @@ class TemplatePath(Path):
         """True if none of the turn's text is on the path yet."""
         if behind_template(state.pending):
             return True
-        newest = state.history
-        while newest is not None and newest.token.fate != "kept":
-            newest = newest.before
+        newest = next((step for step in back(state.history) if step.token.fate == "kept"), None)
         if state.held or (newest is not None and newest.node == state.node):
             return False
         return bool(self.chat.borders.intersection(self._tree.path(state.node)[-1:]))
