@@ -61,7 +61,7 @@ BEGINNING = Nesting()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPart:
     """A `Matcher` of a part of the hole's text; `own` reads it."""
 
     own: HoleMatcher
@@ -84,10 +84,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeText(Piece):
-    """A piece between calls. It ends at the end of the hole or at the beginning of a call.
+class FreeText(TextPart):
+    """The part between calls. It ends at the end of the hole or at the beginning of a call.
 
-    `own` is the matcher of the hole's condition, which has read all text of the hole; this piece begins at `start`.
+    `own` is the matcher of the hole's condition, which has read all text of the hole; this part begins at `start`.
     `begins` finds a call, `call` is the found one, and `beyond` is the text of its last token after the call (S14).
     """
 
@@ -150,7 +150,7 @@ class FreeText(Piece):
         return replace(self, own=before, call=call, beyond=data[said:])
 
     def after_call(self, text: bytes, tokens: int) -> FreeText:
-        """The next piece, after the rest of the call and its result. Stops are not searched for in these.
+        """The next part, after the rest of the call and its result. Stops are not searched for in these.
 
         Raises ValueError if the condition of the hole does not allow them.
         """
@@ -168,7 +168,7 @@ class FreeText(Piece):
 
 
 @dataclass(frozen=True, slots=True)
-class CallText(Piece):
+class CallText(TextPart):
     """A call after its opening parenthesis. It ends at the closing one.
 
     The model may write any arguments, so that a wrong call stays what it is, and its result is an error. A call that is
