@@ -521,5 +521,5 @@ class LocalFill(Fill):
 
 def _ends_at_once(before: Matcher, data: bytes) -> bool:
     """True if these bytes end the value, and add nothing to it."""
-    after = before.advance(data)
-    return after.ending is not None and len(after.value) == len(before.text)
+    after = matcher_after(before, data, 1)
+    return after is not None and after.ending is not None and len(after.value) == len(before.text)
