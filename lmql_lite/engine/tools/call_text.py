@@ -58,6 +58,8 @@ class Nesting(NamedTuple):
 
 
 BEGINNING = Nesting()
+CHARACTER = re.compile(rb"[^\x80-\xbf][\x80-\xbf]*|[\x80-\xbf]+")
+"""A character in UTF-8, or the rest of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,8 @@ class FreeText(TextPart):
         Raises ValueError if the condition of the hole does not allow them.
         """
         own = self.own
-        for byte in text:
-            own = own.advance(bytes([byte]), tokens)
+        for character in CHARACTER.findall(text):
+            own = own.advance(character, tokens)
             if own.ending == "end-of-text":
                 raise ValueError(f"{text!r} is not allowed")
             if own.ending == "stop":
