@@ -1,6 +1,6 @@
 """Draws of `smc` and draws under masks alone: their distance to the exact posterior, on SmolLM2.
 
-    python -m benchmarks.fair [--particles 16] [--seeds 20] [--only NAME ...]
+    python -m benchmarks.fair [--particles 16] [--seeds 150] [--only NAME ...]
 
 The exact posterior and the law of masked draws are enumerated, over every spelling in tokens. Distances are total
 variations: of the mean posterior of all seeds, and of masked draws. Held to: half of the latter, a mean evidence within
@@ -35,7 +35,7 @@ CASES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--particles", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=150)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(1)
