@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +143,12 @@ def test_keys_of_holes_that_are_filled_take_no_memory(network: Any) -> None:
     model = lq.model(*network)
     for inputs in INPUTS:
         lq.run_sync(QUERY, inputs, model=model, use_caches=False)
-    model._rows.settle()
+    for _ in range(100):  # the thread of the passes may refer to its last request for a moment after the answer
+        gc.collect()
+        model._rows.settle()
+        if not model._rows.live.all:
+            break
+        time.sleep(0.05)
     assert not model._rows.live.all
 
 
