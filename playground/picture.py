@@ -1,6 +1,6 @@
 """Takes the README's picture of the page, `docs/playground.png`, in a real Chromium: the tree of a second run.
 
-npm --prefix playground run build && python playground/picture.py
+npm --prefix playground run build && python playground/picture.py [FILE]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EDIT = '"What I need most is the[MOST]." where MOST in [" water bottle", " water
 """Text added before the second run: it asks the model, and leaves some tokens without a choice."""
 
 
-def main() -> None:
+def main(picture: Path = PICTURE) -> None:
     with tempfile.TemporaryDirectory() as folder:
         query = Path(shutil.copy(QUERY, folder))
         command = [sys.executable, "-m", "lmql_lite", "playground", "--no-open", str(query)]
@@ -31,13 +31,13 @@ def main() -> None:
             assert server.stdout is not None
             found = re.search(r"http://\S+", server.stdout.readline())
             assert found is not None, "the playground did not start"
-            take(found.group())
+            take(found.group(), picture)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)
 
 
-def take(address: str) -> None:
+def take(address: str, picture: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 830})
@@ -52,7 +52,7 @@ def take(address: str) -> None:
         page.click("#tab-trie")
         page.wait_for_selector("#trie .run")
         page.wait_for_selector("#panels[aria-busy=false]")
-        page.screenshot(path=PICTURE)
+        page.screenshot(path=picture)
         browser.close()
 
 
@@ -64,4 +64,4 @@ def run(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:2]))
