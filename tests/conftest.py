@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +67,12 @@ def stub_that_stays() -> Iterator[None]:
         yield
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The file of Python, read once for all tests that look at sources."""
+    return ast.parse(path.read_text("utf-8"))
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The top of the checkout."""
@@ -109,6 +118,7 @@ SLOW = (
     "models/test_rotation.py",
     "models/test_transformers.py",
     "program/test_places.py",
+    "store/test_growth.py",
     "test_benchmarks.py",
     "test_documentation.py",
     "test_packaging.py",
@@ -140,3 +150,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: a test that calls the garbage collector need not wait for all of it."""
+    gc.freeze()

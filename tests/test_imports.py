@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite
+from tests.conftest import parsed
 
 PACKAGE = Path(__file__).parent.parent / "lmql_lite"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("grammar", "demo"))
@@ -116,7 +117,7 @@ EXECUTABLE_FORMATS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "sh
 
 
 def offences(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         line = getattr(node, "lineno", 0)
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             yield f"{line}: a bare except"

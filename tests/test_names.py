@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, SLOW
+from tests.conftest import ROOT, SLOW, parsed
 
 MODULES = sorted(path for path in (ROOT / "lmql_lite").rglob("*.py") if path.name != "__init__.py")
 CIRCLING = ("What", "Who", "Which", "Where", "Whether", "How")
@@ -42,7 +42,7 @@ def test_every_rule_that_is_cited_is_in_the_semantics(citation: str, heading: st
 def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path.relative_to(ROOT))
     assert not {name: found for name, found in places.items() if len(found) > 1}
@@ -51,7 +51,7 @@ def test_no_two_classes_share_a_name() -> None:
 def test_a_docstring_names_its_thing_first() -> None:
     circling = []
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 first = (ast.get_docstring(node) or "-").split()[0]
                 if first in CIRCLING:

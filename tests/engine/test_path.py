@@ -256,7 +256,7 @@ for n in range(3):
         and C in ["a", "ab", "e\\n"] and STOPS_AT(D, "e") and len(D) < 9)
 """
     query = lq.compile(source)
-    for seed in range(12):
+    for seed in range(4):
         model = lq.ScriptedModel("-a\n-a, and e\n- e\n-", certainty=2, seed=seed, words=words)
         runs = [
             query.run_sync(model=model, session=session, decoder=decoder, seed=seed, cache=cache)

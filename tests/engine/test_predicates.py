@@ -113,6 +113,7 @@ def test_draws_end_when_every_value_was_refused() -> None:
         lq.run_sync(source, model=model, seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["", "(top_k=3)"])
 def test_what_is_left_out_of_further_draws_leaves_the_others_as_likely_as_they_were(policy: str) -> None:
     """ "ba" is refused, and "b" is not left out for it: "bb" keeps its own share of what is left."""
