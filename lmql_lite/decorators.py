@@ -206,9 +206,9 @@ class QueryFunction(RowRuns[R], Generic[P, R, Called]):
         parameters = self.__signature__.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return dict(named), {}
-        said = {name: value for name, value in named.items() if name not in parameters}
-        _known(said, f"{self._function.__name__}() has no parameter and no option")
-        return {name: value for name, value in named.items() if name in parameters}, cast("Options", said)
+        options = {name: value for name, value in named.items() if name not in parameters}
+        _known(options, f"{self._function.__name__}() has no parameter and no option")
+        return {name: value for name, value in named.items() if name in parameters}, cast("Options", options)
 
 
 class Decorate(Protocol):

@@ -24,7 +24,7 @@ from typing import Any
 MACHINERY = ("/lmql_lite/", "/asyncio/", "/concurrent/", "/IPython/", "/ipykernel/")
 """Folders whose frames a notebook does not show."""
 
-LONGEST_EXCERPT = 160
+MAX_EXCERPT_COLUMNS = 160
 """Columns of a source line that is shown whole, unless a terminal has fewer."""
 
 
@@ -68,7 +68,7 @@ class Span:
         """From the start of this span to the end of the other one."""
         return self.at(self.start, other.end)
 
-    def excerpt(self, width: int = LONGEST_EXCERPT) -> str:
+    def excerpt(self, width: int = MAX_EXCERPT_COLUMNS) -> str:
         """The first source line of the span, and below it carets under the span.
 
         A line of more than `width` columns is cut around the carets.
@@ -164,7 +164,7 @@ class LmqlLiteError(Exception):
             return self.message
         return f"{self.span.name}:{self.span.line}:{self.span.column}: {self.message}"
 
-    def report(self, width: int = LONGEST_EXCERPT) -> str:
+    def report(self, width: int = MAX_EXCERPT_COLUMNS) -> str:
         """Text for a person: for each problem its place, its sentence, the source line with carets, and the hint.
 
         `width` is the number of columns that a source line may take.

@@ -21,7 +21,7 @@ from lmql_lite.errors import InputError, Span
 Modality = Literal["image", "video", "audio"]
 
 DIGEST_BYTES = 32
-MOST_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 """Maximum size of an item: half a GiB."""
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:", re.ASCII)
 _FORMATS = (
@@ -139,8 +139,8 @@ def _read(modality: Modality, source: str | os.PathLike[str] | bytes, num_frames
     try:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
-            if before.st_size > MOST_BYTES:
-                raise InputError(f"the {modality} {name} has more than {MOST_BYTES >> 20} MiB", hint="make it smaller")
+            if before.st_size > MAX_BYTES:
+                raise InputError(f"the {modality} {name} has more than {MAX_BYTES >> 20} MiB", hint="make it smaller")
             data = file.read(before.st_size + 1)
             after = os.fstat(file.fileno())
     except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "[hidden]"
-LEAST_SECRET = 4
+MIN_SECRET_LENGTH = 4
 """Minimum length of a key to search for: shorter keys are placeholders, and occur inside words."""
 
 _SECRET = re.compile(
@@ -57,14 +57,14 @@ def without(text: str, secret: str, shown: str = HIDDEN) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    if len(secret) < LEAST_SECRET:
+    if len(secret) < MIN_SECRET_LENGTH:
         return
     yield secret
     yield (spelled := json.dumps(secret)[1:-1])
     yield spelled.replace("/", "\\/")
     yield quote(secret)
     yield quote(secret, safe="")
-    if len(secret) < 2 * LEAST_SECRET:
+    if len(secret) < 2 * MIN_SECRET_LENGTH:
         return
     for shift in range(3):  # base64 encodes 3 bytes at a time: the secret may begin at any of them
         for encode in (b64encode, urlsafe_b64encode):

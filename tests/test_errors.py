@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.errors import LONGEST_EXCERPT, Span
+from lmql_lite.errors import MAX_EXCERPT_COLUMNS, Span
 
 UNMET = '"[X]" where len(X) > 5 and len(X) < 3'
 
@@ -54,14 +54,14 @@ def test_a_line_of_thousands_of_columns_is_cut_around_the_caret() -> None:
         lq.compile(text)
     assert caught.value.span is not None
     line, carets = caught.value.span.excerpt().splitlines()
-    assert len(line) < LONGEST_EXCERPT + 20 and line.startswith("    ...aaa") and line.endswith("bbb...")
+    assert len(line) < MAX_EXCERPT_COLUMNS + 20 and line.startswith("    ...aaa") and line.endswith("bbb...")
     assert line[carets.index("^") : carets.rindex("^") + 1] == caught.value.span.source
 
 
 def test_a_long_span_is_cut_too_and_a_short_line_is_not() -> None:
     long = Span("q", "x" * 3000, 0, 3000)
     line, carets = long.excerpt().splitlines()
-    assert len(line) < LONGEST_EXCERPT and line.endswith("...") and len(carets) == len(line)
+    assert len(line) < MAX_EXCERPT_COLUMNS and line.endswith("...") and len(carets) == len(line)
     assert Span("q", "a" * 100, 90, 100).excerpt().splitlines()[0] == "    " + "a" * 100
 
 

@@ -194,7 +194,7 @@ def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:
                 raise click.UsageError(
                     "this drops entries permanently, and there is no terminal to confirm it: add --yes"
                 )
-            question = f"Drop all that {names} said from {visible(file)} ({contents.bytes:,} bytes)?"
+            question = f"Drop all answers of {names} from {visible(file)} ({contents.bytes:,} bytes)?"
             if not click.confirm(question, err=True):
                 write_error("nothing was changed")
                 sys.exit(INTERRUPTED)
@@ -254,7 +254,7 @@ def export(file: str, model: str | None, output: Path | None) -> None:
     One object per entry, for other programs, in the format of recordings; `merge` reads it again:
 
     \b
-    model, fingerprint, vocabulary  who said it, and its number of tokens
+    model, fingerprint, vocabulary  the model, and its number of tokens
     kind                top-k, greedy or sampled
     place, parent       hashes of its path and of that of the entry before it (0 at the beginning of the text)
     tokens              ids of the tokens from parent to place

@@ -137,7 +137,7 @@ class Conversation:
         """The shown text before the message that was taken back last, while the run repeats it."""
         self._asked = 0
         """Number of these messages that the current run has read."""
-        self._said = ""
+        self._text = ""
         """The text that this run has shown, or would have."""
         self._is_open = False
         """True if the last line of an answer on the screen has not ended."""
@@ -168,7 +168,7 @@ class Conversation:
         """One run of the query; False where its last answer is to be taken back."""
         from lmql_lite.engine import events
 
-        self._asked, self._said = 0, ""
+        self._asked, self._text = 0, ""
         talk = asyncio.ensure_future(self._talk())
         try:
             with self._interrupting(talk):
@@ -223,13 +223,13 @@ class Conversation:
         self._asked += 1
         if self._asked <= len(self._messages):
             return checked(self._messages[self._asked - 1])
-        if self._repeated not in (None, self._said):
+        if self._repeated not in (None, self._text):
             note("the repeated conversation differs from the first one: the query depends on more than your messages")
         self._repeated = None
         message = self._read(str(prompt))
         self._is_answered = False
         self._messages.append(message)
-        self._shown.append(self._said)
+        self._shown.append(self._text)
         return checked(message)
 
     def _read(self, prompt: str) -> str:
@@ -274,7 +274,7 @@ class Conversation:
     # The screen --------------------------------------------------------------------------------------------------
 
     def _show(self, text: str) -> None:
-        self._said += text
+        self._text += text
         if self._repeated is not None:
             return
         text = text if self._is_open else text.lstrip()

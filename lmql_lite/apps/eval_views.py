@@ -20,7 +20,7 @@ NOT_REACHED = 4
 """Exit code where a score is lower than was asked for."""
 RUN_PATH = click.Path(path_type=Path)
 FORM = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-MOST_NAMED = 10
+MAX_NAMED = 10
 FEW_CLUSTERS = 20
 
 
@@ -191,8 +191,8 @@ def comparison_notes(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(ids: list[str]) -> str:
-    more = len(ids) - MOST_NAMED
-    return ", ".join(ids[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(ids) - MAX_NAMED
+    return ", ".join(ids[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_worse(comparison: Mapping[str, Any], most: float) -> bool:

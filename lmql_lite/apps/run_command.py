@@ -242,12 +242,12 @@ def read_recording(file: str) -> tuple[Finished | Failed | None, str, bool]:
     from lmql_lite.observe.lines import read
 
     ended: Finished | Failed | None = None
-    said: list[str] = []
+    texts: list[str] = []
     returns = False
     try:
         with open(file, "rb") as lines, watching() as watcher:
-            for told in read(lines, file):
-                record = told.record
+            for line in read(lines, file):
+                record = line.record
                 if record is None:
                     continue
                 watcher.see(record)
@@ -255,13 +255,13 @@ def read_recording(file: str) -> tuple[Finished | Failed | None, str, bool]:
                     case events.Started():
                         returns = record.returns
                     case events.Text(text, state=0):
-                        said.append(text)
+                        texts.append(text)
                     case events.Finished() | events.Failed():
                         ended = record
     except OSError as error:
         hint = "lq run QUERY --trace x.lqrun records one" if isinstance(error, FileNotFoundError) else None
         raise InputError(f"{file!r} cannot be read: {error.strerror or error}", hint=hint) from None
-    return ended, "".join(said), returns
+    return ended, "".join(texts), returns
 
 
 def report(failed: Failed) -> int:

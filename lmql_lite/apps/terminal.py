@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from lmql_lite.errors import (
-    LONGEST_EXCERPT,
+    MAX_EXCERPT_COLUMNS,
     BudgetError,
     CacheError,
     ConstraintError,
@@ -41,7 +41,7 @@ EXIT_CODES: Mapping[type[LmqlLiteError], int] = {
 INTERRUPTED = 130
 INDENTED = 4
 """Columns by which a source line is indented in a report."""
-NARROWEST = 40
+MIN_COLUMNS = 40
 """Columns that a source line takes on any terminal."""
 
 _STYLES: Mapping[str, dict[str, Any]] = {
@@ -313,8 +313,8 @@ def write_object(found: Mapping[str, Any]) -> None:
 
 def as_report(error: LmqlLiteError, stream: TextIO) -> str:
     """Report of an error, with source lines that fit into the terminal to which it is written."""
-    columns = shutil.get_terminal_size().columns - INDENTED if stream.isatty() else LONGEST_EXCERPT
-    return error.report(min(max(columns, NARROWEST), LONGEST_EXCERPT))
+    columns = shutil.get_terminal_size().columns - INDENTED if stream.isatty() else MAX_EXCERPT_COLUMNS
+    return error.report(min(max(columns, MIN_COLUMNS), MAX_EXCERPT_COLUMNS))
 
 
 def write_error(text: str) -> None:
@@ -438,9 +438,9 @@ def own_report(error: Exception) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.endswith(".py") and not frame.filename.startswith("<frozen")]
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    raised = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if not own:
         return "".join(traceback.format_exception(error)) + "this is a bug of lmql_lite; please report it"
     place = own[-1]
     line = f"\n    {place.line}" if place.line else ""
-    return f"{place.filename}:{place.lineno}: the query's own Python raised {said}{line}"
+    return f"{place.filename}:{place.lineno}: the query's own Python raised {raised}{line}"

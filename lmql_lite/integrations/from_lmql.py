@@ -24,7 +24,7 @@ message = Decorator()
 """`[@message X]` showed X to the user of a chat; here every hole is shown whose name does not begin with `_`."""
 TURNS = 16
 """Most steps of `reAct`."""
-LONGEST = 280
+MAX_EXTRACT_LENGTH = 280
 """Characters of an article that `wiki` gives."""
 SECONDS = 30
 _SUMS: Mapping[type, Callable[..., Any]] = {
@@ -100,7 +100,7 @@ async def wiki(title: str) -> str:
     url = "https://en.wikipedia.org/w/api.php?format=json&action=query&prop=extracts&exintro&explaintext&redirects=1"
     pages = await fetch(f"{url}&titles={quote(title)}", "query.pages")
     extracts = [page.get("extract", "") for page in pages.values()]
-    return extracts[0][:LONGEST] if extracts and extracts[0] else "nothing is called that"
+    return extracts[0][:MAX_EXTRACT_LENGTH] if extracts and extracts[0] else "nothing is called that"
 
 
 # lmql.http

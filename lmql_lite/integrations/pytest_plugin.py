@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FOLDER = "recordings"
 OLDER = ".tokens"
 """Ending of recordings of earlier versions."""
-LONGEST_NAME = 120
+MAX_NAME_LENGTH = 120
 SHARED = pytest.StashKey[str]()
 """Of a test: the sentence about another one with the same file."""
 PASSED = pytest.StashKey[bool]()
@@ -65,7 +65,7 @@ def recording_of(item: pytest.Item) -> Path:
             raise pytest.UsageError(f'{item.nodeid}: the mark takes one file, such as lq_recording("joke.jsonl")')
         return Path(folder, marker.args[0]).with_suffix(".jsonl")
     name = ".".join(item.nodeid.split("::")[1:])
-    safe = re.sub(r"[^\w.\[\]-]", "_", name)[:LONGEST_NAME]
+    safe = re.sub(r"[^\w.\[\]-]", "_", name)[:MAX_NAME_LENGTH]
     if safe != name:
         safe += f"-{blake2b(name.encode('utf-8', 'backslashreplace'), digest_size=3).hexdigest()}"
     return folder / FOLDER / item.path.stem / f"{safe}.jsonl"
@@ -121,11 +121,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     asked: list[str] = []
     for reports in terminalreporter.stats.values():
         for report in reports:
-            told = dict(getattr(report, "user_properties", ()))
-            if getattr(report, "when", "") == "teardown" and told.get("lq_tokens_asked"):
-                number = told["lq_tokens_asked"]
+            properties = dict(getattr(report, "user_properties", ()))
+            if getattr(report, "when", "") == "teardown" and properties.get("lq_tokens_asked"):
+                number = properties["lq_tokens_asked"]
                 tokens = f"{number} token{'' if number == 1 else 's'}"
-                asked.append(f"{told['lq_recording']}: {tokens} asked, {told['lq_tokens_recorded']} known")
+                asked.append(f"{properties['lq_recording']}: {tokens} asked, {properties['lq_tokens_recorded']} known")
                 asked += [f"    {change}" for name, change in report.user_properties if name == "lq_change"]
     if asked:
         terminalreporter.section("lq recordings")

@@ -192,7 +192,7 @@ CRASHES = {
     "reads stdin": ("import sys\nx = sys.stdin.read()", "InputError", "input() has no line to read"),
     "iterates over stdin": ("import sys\nx = list(sys.stdin)", "InputError", "input() has no line to read"),
     "prints without end": ("while True:\n    print('x' * 100_000)", "BudgetError", "printed more than the 20,000,000"),
-    "never stops talking": ('for i in range(9000):\n    "{i}"', "BudgetError", "told more than the 4,000 lines"),
+    "never stops talking": ('for i in range(9000):\n    "{i}"', "BudgetError", "emitted more than 4,000 events"),
 }
 
 

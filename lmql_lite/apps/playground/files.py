@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from lmql_lite.data.cases import CaseFile
 
 SUFFIXES = (".lq", ".lmql")
-MOST_BYTES = 1_000_000
-MOST_FILES = 1000
-DEEPEST = 6
+MAX_FILE_BYTES = 1_000_000
+MAX_FILES = 1000
+MAX_DEPTH = 6
 
 _PART = re.compile(r"(?!\.)[^\0-\x1f/\\:*?\"<>|]{1,200}(?<![. ])")
 """Part of a path: not hidden, no `..`, no drive, no other separator."""
@@ -66,7 +66,7 @@ class Files:
         return key_of(str(self.root))
 
     def names(self) -> list[str]:
-        return [self.only] if self.only else sorted(self._below(self.root, DEEPEST))[:MOST_FILES]
+        return [self.only] if self.only else sorted(self._below(self.root, MAX_DEPTH))[:MAX_FILES]
 
     def size(self, name: str) -> int:
         """0 where it is gone by now."""
@@ -157,7 +157,7 @@ class Files:
 
     def _place(self, name: str) -> Path:
         parts = name.split("/")
-        if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > DEEPEST + 1:
+        if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > MAX_DEPTH + 1:
             raise RequestRefused(422, f"{name!r} is not a name of a query file", "such as joke.lq, or jokes/dad.lq")
         if self.only not in (None, name):
             raise RequestRefused(404, f"the playground was started with {self.only!r} alone", "start it with a folder")
@@ -171,8 +171,8 @@ class Files:
             found = place.stat()
             if not stat.S_ISREG(found.st_mode):
                 raise RequestRefused(422, f"{place.name!r} is not a file")  # a pipe would be waited for
-            if found.st_size > MOST_BYTES:
-                raise RequestRefused(422, f"{place.name!r} is larger than {MOST_BYTES:,} bytes")
+            if found.st_size > MAX_FILE_BYTES:
+                raise RequestRefused(422, f"{place.name!r} is larger than {MAX_FILE_BYTES:,} bytes")
             return place.read_bytes()
         except FileNotFoundError:
             return None

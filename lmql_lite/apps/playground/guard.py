@@ -36,7 +36,7 @@ class RequestRefused(Exception):
         return reply({"error": {"message": self.message, "hint": self.hint}}, self.status)
 
 
-MOST_FAILURES = 30
+MAX_FAILURES = 30
 """Wrong tokens in a minute; the right one is always let in."""
 
 FIXED = {
@@ -63,13 +63,13 @@ class Guard:
         self._app = app
         self._token = token.encode()
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
-        self._failures: deque[float] = deque(maxlen=MOST_FAILURES)
+        self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         nonce = secrets.token_urlsafe(16)
         scope["state"] = {"nonce": nonce}
 
-        async def told(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update({"Content-Security-Policy": policy(nonce), **FIXED})
@@ -80,9 +80,9 @@ class Guard:
         try:
             self._check(scope)
         except RequestRefused as refused:
-            await refused.response()(scope, receive, told)
+            await refused.response()(scope, receive, send_guarded)
         else:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_guarded)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -105,7 +105,7 @@ class Guard:
         if kind.lower() == "bearer" and hmac.compare_digest(token.encode(), self._token):
             return
         now = time.monotonic()
-        flooded = len(self._failures) == MOST_FAILURES and now - self._failures[0] < 60
+        flooded = len(self._failures) == MAX_FAILURES and now - self._failures[0] < 60
         self._failures.append(now)
         if flooded:
             raise RequestRefused(

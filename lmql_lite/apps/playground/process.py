@@ -18,7 +18,7 @@ from typing import Any
 from lmql_lite.apps.playground.cleaner import end_group
 from lmql_lite.apps.playground.guard import RequestRefused
 
-LONGEST_LINE = 2**26
+MAX_LINE_BYTES = 2**26
 _BOOT = "from lmql_lite.apps.playground.worker import main; main()"
 _CLEANER = "from lmql_lite.apps.playground.cleaner import main; main()"
 
@@ -32,7 +32,7 @@ def command(boot: str, *arguments: str) -> list[str]:
 
 
 class TooLong(Exception):
-    """An answer of more than LONGEST_LINE bytes."""
+    """An answer of more than MAX_LINE_BYTES bytes."""
 
 
 class Workers:
@@ -58,7 +58,7 @@ class Workers:
             stderr=PIPE,
             cwd=folder,
             env=self._environment,
-            limit=LONGEST_LINE,
+            limit=MAX_LINE_BYTES,
             start_new_session=True,
         )
         self._report(f"+{process.pid}")
@@ -182,7 +182,7 @@ class Checker:
                 if isinstance(error, TimeoutError):
                     raise RequestRefused(422, f"this query cannot be read within {self._seconds:.0f} seconds") from None
                 if isinstance(error, TooLong):
-                    raise RequestRefused(422, "there is more to be said of this query than can be told") from None
+                    raise RequestRefused(422, "the problems of this query are too many to be shown") from None
                 raise
             if answer is None:
                 await self._end()

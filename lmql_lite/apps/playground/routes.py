@@ -27,8 +27,8 @@ from lmql_lite.observe.report import report
 from lmql_lite.options import DECODERS, OPTIONS
 from lmql_lite.plain import plain
 
-MOST_BYTES = 1_000_000
-LONGEST_NAME = 200
+MAX_BODY_BYTES = 1_000_000
+MAX_NAME_LENGTH = 200
 LINES = "application/x-ndjson"
 FORM = [
     {
@@ -229,18 +229,18 @@ class Playground:
         if options.get("model") not in (None, *self.models):
             hint = f"there are {', '.join(self.models)}; others are named when it is started: --model"
             raise RequestRefused(400, f"this playground has no model {options['model']!r}", hint)
-        said = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in options.items() if value is not None}
         if (prefill := body.get("prefill")) is not None:
-            said["prefill"] = prefill
+            given["prefill"] = prefill
         typed = _field(body, "typed", list, None) or []
         if not all(isinstance(line, str) and "\n" not in line for line in typed):
             raise RequestRefused(400, "'typed' is not a list of lines")
         job = {
             "text": text,
-            "name": name[:LONGEST_NAME],
+            "name": name[:MAX_NAME_LENGTH],
             "inputs": inputs,
             "typed": typed,
-            "options": {**said, **self.fixed},
+            "options": {**given, **self.fixed},
         }
         return job if (case := _field(body, "case", str, None)) is None else {**job, "case": self._case(name, case)}
 
@@ -268,8 +268,8 @@ async def _body(request: Request) -> Mapping[str, Any]:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > MOST_BYTES:
-            raise RequestRefused(413, f"the body of a request has at most {MOST_BYTES:,} bytes")
+        if len(data) > MAX_BODY_BYTES:
+            raise RequestRefused(413, f"the body of a request has at most {MAX_BODY_BYTES:,} bytes")
     try:
         found = json.loads(bytes(data), parse_constant=_no_number)
     except (ValueError, RecursionError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.apps.playground.process import LONGEST_LINE, TooLong, Worker, Workers
+from lmql_lite.apps.playground.process import MAX_LINE_BYTES, TooLong, Worker, Workers
 from lmql_lite.engine.events import Failed
 from lmql_lite.observe.lines import SCHEMA, STOPPED, as_object
 from lmql_lite.redaction import HIDDEN, redacted
@@ -39,7 +39,7 @@ class Limits:
     """From the request to stop until it is killed."""
 
 
-SHORTEST = 8
+MIN_SECRET_LENGTH = 8
 """Characters of a secret that is looked for in texts: "1234" stands in many of them."""
 
 _NAME = re.compile(r"(?:^|_)\w*(?:KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)(?:_|$)", re.I)
@@ -53,7 +53,9 @@ class Scrub:
     """Removes secrets from JSON lines."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        written = sorted({json.dumps(value)[1:-1] for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
+        written = sorted(
+            {json.dumps(value)[1:-1] for value in values if len(value) >= MIN_SECRET_LENGTH}, key=len, reverse=True
+        )
         self._any = re.compile("|".join(map(re.escape, written))) if written else None
 
     def __call__(self, line: str) -> str:
@@ -63,7 +65,7 @@ class Scrub:
 QUIET_SECONDS = 10
 """Seconds of silence after which an empty line shows that the connection stands."""
 
-MOST_AT_ONCE = 1000
+MAX_LINES_AT_ONCE = 1000
 """Lines; a long run is not held in memory once more for each of its readers."""
 
 PAUSE_SECONDS = 0.02
@@ -107,7 +109,7 @@ class Journal:
         while True:
             changed = self._changed
             if sent < len(self.lines):
-                lines = self.lines[sent : sent + MOST_AT_ONCE]
+                lines = self.lines[sent : sent + MAX_LINES_AT_ONCE]
                 sent += len(lines)
                 yield b"".join(lines)
                 await asyncio.sleep(0 if self.is_over else PAUSE_SECONDS)
@@ -121,7 +123,7 @@ class Journal:
 
 
 LAST = ("done", "error")
-LONGEST_LOG = 8192
+MAX_UNFINISHED = 8192
 """Characters of an unfinished line of output that are sent without its end."""
 CRASHES = {
     "SIGSEGV": "a segmentation fault",
@@ -165,7 +167,7 @@ class PageRun:
                 elif isinstance(found.get("type"), str):
                     self._add(found)
         except TooLong:
-            sentence = f"an event of the run has more than the {LONGEST_LINE:,} bytes that it may have"
+            sentence = f"an event of the run has more than the {MAX_LINE_BYTES:,} bytes that it may have"
             self._end(Failed("BudgetError", sentence, "let it return less"))
         finally:
             clock.cancel()
@@ -182,7 +184,7 @@ class PageRun:
         if len(journal.lines) < limits.events and journal.bytes < limits.event_bytes:
             journal.add(found)
         else:
-            sentence = f"the run has told more than the {limits.events:,} lines that are kept of it"
+            sentence = f"the run has emitted more than {limits.events:,} events"
             self._end(Failed("BudgetError", sentence, "`lq run` has no such limit"))
 
     def _end(self, why: Failed) -> None:
@@ -195,7 +197,7 @@ class PageRun:
 
     async def _listen(self, worker: Worker) -> None:
         """Makes lines of the output, up to a bound; the rest is counted."""
-        decoder, rest, told, size = codecs.getincrementaldecoder("utf-8")("replace"), "", 0, 0
+        decoder, rest, shown, size = codecs.getincrementaldecoder("utf-8")("replace"), "", 0, 0
         limits = self._limits
         try:
             async for data in worker.printed():
@@ -203,16 +205,16 @@ class PageRun:
                 if size > limits.flood_bytes:
                     sentence = f"the run has printed more than the {limits.flood_bytes:,} bytes that it may print"
                     self._end(Failed("BudgetError", sentence, "print less"))
-                if told > limits.printed_bytes:
+                if shown > limits.printed_bytes:
                     continue
                 whole, line_end, rest = (rest + decoder.decode(data)).rpartition("\n")
-                if len(rest) > LONGEST_LOG:
+                if len(rest) > MAX_UNFINISHED:
                     whole, line_end, rest = whole + line_end + rest, "", ""
-                said = (whole + line_end)[: limits.printed_bytes - told + 1]
-                told += len(said)
-                if said:
-                    self._log(said)
-                if told > limits.printed_bytes:
+                text = (whole + line_end)[: limits.printed_bytes - shown + 1]
+                shown += len(text)
+                if text:
+                    self._log(text)
+                if shown > limits.printed_bytes:
                     rest = ""
                     self._log(f"\n[no more than {limits.printed_bytes:,} characters are shown of what is printed]\n")
         finally:
