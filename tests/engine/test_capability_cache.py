@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.tokens.bytes import ByteTree
-from lmql_lite.cache.tokens.nodes import Node
-from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine import events
-from lmql_lite.engine.capability_cache import CapabilityCache
-from lmql_lite.models.base import Capabilities
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, Config
-from tests.servers.scored import ScoredCompleter
 from tests.servers.stub import Server, serving
 from tests.servers.voice import Voice
 
@@ -200,40 +194,3 @@ def test_a_server_that_was_taken_for_another_one_once_locked_its_user_out(tmp_pa
         before = server.requests
         process(server, MORE, file)
         assert server.requests == before
-
-
-def test_an_entry_is_read_once_and_a_later_one_of_another_process_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    walked: list[int] = []
-
-    def walk(texts: ByteTree, node: Node, data: bytes) -> Node:
-        walked.append(len(data))
-        return texts.tree.extend_path(node, data)
-
-    async def seen() -> None:
-        own, other = [await ModelTrees.open(tmp_path / "x.tokens") for _ in range(2)]
-        here, there = CapabilityCache(), CapabilityCache()
-        await here.keep(own, Known("first"))
-        await other.follow()
-        assert there.known(other, Known()) == Capabilities("first")
-        monkeypatch.setattr(ByteTree, "walk", walk)
-        assert there.known(other, Known()) == here.known(own, Known()) == Capabilities("first") and len(walked) == 1
-        await there.keep(other, Known("second"))
-        await own.follow()
-        assert here.known(own, Known()) == Capabilities("second")
-        for trees in (own, other):
-            await trees.close()
-
-    asyncio.run(seen())
-
-
-class Known(ScoredCompleter):
-    """A server that names itself."""
-
-    def __init__(self, fingerprint: str = "") -> None:
-        super().__init__(lq.ScriptedModel("a"))
-        self._fingerprint = fingerprint
-
-    async def probe(self, known: Capabilities | None = None) -> Capabilities:
-        return Capabilities(self._fingerprint)

@@ -32,9 +32,36 @@ def test_a_list_of_messages_is_turns_of_the_chat(session: lq.Session) -> None:
     other.check_ledger()
 
 
-def test_a_list_of_messages_with_a_format_is_a_text(session: lq.Session) -> None:
-    result = lq.run_sync('"{messages!r}"', {"messages": HISTORY}, session=session)
-    assert result.prompt == repr(HISTORY)
+@pytest.mark.parametrize(
+    ("place", "value", "text"),
+    [
+        ("{v!r}", HISTORY, repr(HISTORY)),
+        ("{v!s}", HISTORY, str(HISTORY)),
+        ("{v!a:>40}", [{"role": "user", "content": "é"}], "   [{'role': 'user', 'content': '\\xe9'}]"),
+        ("{v:03}", 3, "003"),
+        ("{v}", [], "[]"),
+        ("{v}", {"role": "user", "content": "Hi"}, "{'role': 'user', 'content': 'Hi'}"),
+        ("{v}", [{"role": "user"}], "[{'role': 'user'}]"),
+        ("{v}", ["Hi"], "['Hi']"),
+    ],
+)
+def test_other_values_and_messages_with_a_format_are_text(place: str, value: Any, text: str) -> None:
+    assert lq.run_sync(f'"{place}"', {"v": value}, session=lq.Session()).prompt == text
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ({"role": "tool", "content": "x"}, "the role 'tool', which does not exist"),
+        ({"role": ["user"], "content": "x"}, "which does not exist"),
+        ({"role": "user", "content": None}, "the content of a message is NoneType, not text"),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "is list, not text"),
+    ],
+)
+def test_messages_that_cannot_be_said_are_refused_where_they_stand(message: Any, sentence: str) -> None:
+    with pytest.raises(lq.InputError, match=sentence) as caught:
+        lq.run_sync('"{messages}[X]"', {"messages": [message]}, model=Chatty(says("4.")), session=lq.Session())
+    assert caught.value.span is not None and caught.value.span.source == "{messages}"
 
 
 def test_what_is_said_tells_in_whose_turn(session: lq.Session) -> None:
@@ -65,7 +92,26 @@ def test_a_host_may_ask_the_user_in_its_own_way(session: lq.Session) -> None:
     assert result.prompt == "one two"
 
 
-def test_at_the_end_of_stdin_a_sentence_says_so(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    with pytest.raises(lq.InputError, match="input\\(\\) needs a line, but stdin is at its end"):
-        lq.run_sync('"{input()}"', session=session)
+@pytest.mark.parametrize(
+    ("stdin", "sentence"),
+    [
+        (None, "input\\(\\) needs a line"),
+        (io.StringIO(""), "input\\(\\) needs a line, but stdin is at its end"),
+        (io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8"), "not UTF-8 text"),
+    ],
+    ids=["none", "empty", "bytes"],
+)
+def test_a_line_that_cannot_be_read_is_a_sentence(
+    stdin: io.TextIOBase | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with pytest.raises(lq.InputError, match=sentence):
+        lq.run_sync('"{input()}"', session=lq.Session())
+
+
+def test_a_question_to_the_user_is_no_part_of_what_is_printed_to_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Zwölf 😀\n"))
+    assert lq.run_sync("\"{input('> ')}\"", session=lq.Session()).prompt == "Zwölf 😀"
+    assert capsys.readouterr() == ("", "> ")

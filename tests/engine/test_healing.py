@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.engine.healing import forms, tail
+from lmql_lite.engine.healing import tail
 from lmql_lite.errors import BudgetError
-from lmql_lite.models.base import Capabilities, CompletionRequest, JsonSchema, PromptTurn
+from lmql_lite.models.base import PromptTurn
 from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
 from tests.servers.stub import serving
@@ -135,25 +135,3 @@ def test_every_kind_of_server_that_takes_rules_is_held_to_what_is_said_again(
 def test_what_may_be_the_beginning_of_a_token(text: str, again: str) -> None:
     assert tail(text) == again
     assert text.endswith(again)
-
-
-RULES = Capabilities("rules", takes_languages=True)
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        (CompletionRequest(9, stops=("\n ",)), "the blank is of a stop, which would end the answer"),
-        (CompletionRequest(9, pushed=JsonSchema("{}")), "a schema speaks of the whole answer"),
-    ],
-)
-def test_nothing_is_said_again_where(asked: CompletionRequest, why: str) -> None:
-    assert list(forms(" ", asked, RULES)) == [("", asked)], why
-
-
-def test_forms_of_a_question() -> None:
-    request, more = CompletionRequest(9), CompletionRequest(10)
-    assert list(forms(" ", request, Capabilities("plain"))) == [(" ", more), ("", request)]
-    assert list(forms(" ", request, RULES)) == [(" ", more), (" ", CompletionRequest(10, begin=" ")), ("", request)]
-    assert list(forms("\n", request, RULES)) == [("\n", CompletionRequest(10, begin="\n")), ("", request)]
-    assert list(forms("\n", request, Capabilities("plain"))) == [("", request)]

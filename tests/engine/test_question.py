@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import product
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.constraints.server_grammar import pushed
-from lmql_lite.constraints.terms import Choice
-from lmql_lite.engine.forms import text_engine
 from tests.servers.lettered import LetteredCompleter
 from tests.servers.scored import ScoredCompleter
 
@@ -80,18 +74,3 @@ def test_values_that_python_rejects_end_at_max_backtracks_or_where_none_is_left(
         lq.run_sync(source, model=model, session=lq.Session())
     with pytest.raises(lq.ConstraintError, match="the last of 3 values"):
         lq.run_sync(source, model=model, session=lq.Session(), max_backtracks=2)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    texts=st.sets(st.text("ab", max_size=4), min_size=1, max_size=6), out=st.text("ab", max_size=4), begun=st.booleans()
-)
-def test_a_language_without_a_text_has_all_others(texts: set[str], out: str, begun: bool) -> None:
-    automaton = text_engine(by_server=True).automaton(Choice(tuple(text.encode() for text in texts)))
-    whole = pushed([automaton])
-    assert whole is not None
-    rest = whole.language.without(out, begun=begun)
-    every = ["".join(letters) for size in range(5) for letters in product("ab", repeat=size)]
-    left = {text for text in texts if not (text.startswith(out) if begun else text == out)}
-    assert {text for text in every if rest.accepts(text)} == left
-    assert rest.is_empty == (not left)

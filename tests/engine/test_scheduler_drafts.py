@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.tokens.drafts import LONGEST_PAUSE, DraftLength
 from lmql_lite.engine import events
 
 TOOL = """
@@ -222,22 +221,3 @@ def test_a_place_that_rejects_drafts_takes_none_from_another_place(session: lq.S
         result = rows.run_sync({"name": name}, model=model, session=session)
         passes.append(result.usage.forward_passes or 0)
     assert 2 * max(passes[1:]) <= passes[0], passes
-
-
-def test_guessing_all_but_stops_where_it_does_not_pay() -> None:
-    drafts = DraftLength()
-    asked = guessed = 0
-    for _ in range(1000):
-        length = drafts.next()
-        asked += length > 0
-        guessed += length
-        if length:
-            drafts.learn(length, 0)
-    assert asked < 12 + 1000 / LONGEST_PAUSE * 1.5
-    assert guessed < 4 * asked
-    drafts.learn(1, 1)
-    for _ in range(6):
-        drafts.learn(8, 8)
-    while not drafts.next():
-        pass
-    assert drafts.next() > 8, "and begins again where it does"

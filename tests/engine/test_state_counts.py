@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.engine.state import PathCounts, Step
-from lmql_lite.options import Sampling
-from lmql_lite.tokens import Token
 from tests.properties.test_law_one import SCRIPT, WORDS, programs, seen, segments
 
 LETTERS = 'where REGEX(X, r"[a-d]{6}")'
@@ -122,39 +116,3 @@ def test_a_penalised_run_is_the_same_with_every_cache_and_a_second_process_asks_
 
     with TemporaryDirectory() as folder:
         asyncio.run(ways(Path(folder)))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_counts_follow_a_path_that_goes_back_and_forks(seed: int) -> None:
-    dice = random.Random(seed)
-    policy = Sampling(repetition_penalty=2, frequency_penalty=1)
-    counts = PathCounts()
-    histories: list[Step | None] = [None]
-    for _ in range(300):
-        step = dice.choice(histories[-5:])
-        for _ in range(dice.randrange(4)):
-            hole = dice.choice(["X", None])
-            fate = dice.choice(["kept", "kept", "kept", "cut", "rejected"])
-            token = Token(dice.randrange(6), b"a", hole, "model", fate, None)  # type: ignore[arg-type]
-            step = Step(token, 0, 1, step)
-        histories.append(step)
-        in_text, in_holes = Counter[int](), Counter[int]()
-        while step is not None:
-            if step.token.fate == "kept":
-                in_text[step.token.id] += 1
-                in_holes[step.token.id] += step.token.hole is not None
-            step = step.before
-        found = counts.penalties(histories[-1], policy)
-        assert found.ids.tolist() == sorted(in_text)
-        assert set(found.factors.tolist()) <= {2.0}
-        assert found.losses.tolist() == [in_holes[token] for token in sorted(in_text)]
-
-
-def test_a_token_costs_the_same_at_the_end_of_a_long_text() -> None:
-    counts, policy = PathCounts(), Sampling(frequency_penalty=1)
-    before = Step(Token(1, b"a", "X", "model", "kept", None), 0, 1, None)
-    counted = Step(Token(2, b"a", "X", "model", "kept", None), 0, 1, before)
-    counts.penalties(counted, policy)
-    object.__setattr__(counted, "before", None)  # who walks on from here finds nothing
-    found = counts.penalties(Step(Token(3, b"a", "X", "model", "kept", None), 0, 1, counted), policy)
-    assert found.ids.tolist() == [1, 2, 3] and found.losses.tolist() == [1, 1, 1]

@@ -5,6 +5,7 @@ The same on a model in this process, whose calls are completed for it, and on a 
 
 from __future__ import annotations
 
+import datetime
 import enum
 import functools
 import re
@@ -154,6 +155,19 @@ class Shop:
         return self.prices[item]
 
 
+def returned(value: Any) -> Callable[..., Any]:
+    def returned() -> Any:
+        return value
+
+    return returned
+
+
+def over() -> None:
+    raise StopIteration("no more\nat all")
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
 shop = Shop({"pear": 3})
 counter: Any = Shop({"pear": 4})
 counter.__name__ = "counter"
@@ -202,6 +216,12 @@ TAKEN: list[tuple[Callable[..., Any], str, str]] = [
     (Shop.tax, "tax(10)", "2"),
     (counter, 'counter("pear")', "4"),
     (functools.partial(search, limit=1), "search('a')", '["a"]'),
+    (returned("é`"), "returned()", '"é`"'),
+    (returned("\ud800"), "returned()", '"?"'),
+    (returned(Line("a", 3.5)), "returned()", '{"item": "a", "price": 3.5}'),
+    (returned([Person(name="Ann")]), "returned()", '[{"name": "Ann", "lines": []}]'),
+    (returned(datetime.date(2024, 2, 29)), "returned()", '"2024-02-29"'),
+    (returned(1j), "returned()", '"1j"'),
     (functools.partial(shop.buy, "pear"), "buy(count=2)", "6"),
 ]
 ORDER = "order(order: Order) -> str"
@@ -242,6 +262,12 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
     (search, 'search(query="a")', ""),  # in other words in each version of Python
     (sealed, 'sealed({"word": "x"})', "KeyError: 'x'"),
     (shop.price, 'price("plum")', "KeyError: 'plum'"),
+    (text, "text(__import__('os').getpid())", "__import__('os').getpid() is not a literal: write the value itself"),
+    (text, "text(*['a'])", "*['a'] is not a literal: write the value itself"),
+    (text, "text(**{'x': 'a'})", "** is not allowed here"),
+    (text, "text(x='a', 'b')", "(x='a', 'b') are not arguments of Python"),
+    (over, "over()", "StopIteration: no more at all"),
+    (returned(CIRCLE), "returned()", "the result of returned cannot be written"),
 ]
 WORDS = (b'")', b"})", b"]})", b"]})`", b"null)", b") #", b")`", b"`,", b'": {"', b"), ", b')"', b"` and")
 """Tokens that reach over the ends of arguments."""

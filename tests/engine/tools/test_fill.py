@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import json
 import re
 import threading
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -18,7 +15,7 @@ from pydantic import BaseModel, Field
 import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.engine.tools.call_text import MARK
-from lmql_lite.engine.tools.toolbox import Tool, Toolbox, ToolError, literals, written
+from lmql_lite.engine.tools.toolbox import Tool, Toolbox, literals
 from lmql_lite.errors import ConstraintError, InputError
 from tests.servers.scored import ScriptedCompleter
 
@@ -26,12 +23,6 @@ from tests.servers.scored import ScriptedCompleter
 class Place(BaseModel):
     name: str
     inhabitants: int = Field(ge=0)
-
-
-@dataclass
-class Weather:
-    degrees: float
-    sky: str
 
 
 def add(a: int, b: int = 2) -> int:
@@ -55,10 +46,6 @@ def fail(text: str) -> str:
     raise ValueError(f"no {text}\nat all")
 
 
-def stop() -> str:
-    raise StopIteration("over")
-
-
 def output(arguments: str, function: Any = add, made: int = 0) -> str:
     box = Toolbox([function])
     return asyncio.run(box.output(function.__name__, arguments, made=made))
@@ -73,48 +60,6 @@ def test_a_tool_is_described_in_one_line() -> None:
         "- add(a: int, b: int = 2) -> int: adds two numbers",
         "- fail(text: str) -> str",
     ]
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "result"),
-    [
-        (add, "1, 2", "3"),
-        (add, "1", "3"),
-        (add, "b=1, a='4'", "5"),
-        (search, "'Rome', limit=1, kind=\"book\"", '["book Rome"]'),
-        (settle, '{"name": "Rome", "inhabitants": 3}, 1, 2, x=1', "\"Rome(1, 2){'x': 1.0}\""),
-    ],
-    ids=["by-place", "default", "by-name", "async", "model"],
-)
-def test_a_call_that_fits_is_made(function: Any, arguments: str, result: str) -> None:
-    assert output(arguments, function) == f"{result}`"
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "sentence"),
-    [
-        (add, "", "missing a required argument: 'a'; it is add(a: int, b: int = 2) -> int"),
-        (add, "1, 2, 3", "too many positional arguments; it is add(a: int, b: int = 2) -> int"),
-        (add, "1, c=2", "got an unexpected keyword argument 'c'; it is add(a: int, b: int = 2) -> int"),
-        (add, "1, b='x'", "b: input should be a valid integer, unable to parse string as an integer, not 'x'"),
-        (search, "'x', kind='film'", "kind: input should be 'web' or 'book', not 'film'"),
-        (settle, '{"name": "Rome"}', "place.inhabitants: field required, not {'name': 'Rome'}"),
-        (fail, '"luck"', "ValueError: no luck at all"),
-        (stop, "", "StopIteration: over"),
-        (add, "a, 2", "a is not a literal: write the value itself"),
-        (add, "*[1, 2]", "*[1, 2] is not a literal: write the value itself"),
-        (add, "**{'a': 1}", "** is not allowed here"),
-        (add, "1, a=1", "multiple values for argument 'a'; it is add(a: int, b: int = 2) -> int"),
-        (add, "1)(2", "(1)(2) are not arguments of Python"),
-        (add, "1) + add(2", "(1) + add(2) are not arguments of Python"),
-        (add, "b=1, 2", "(b=1, 2) are not arguments of Python"),
-        (add, "__import__('os').getpid()", "__import__('os').getpid() is not a literal: write the value itself"),
-    ],
-)
-def test_what_is_wrong_with_a_call_is_told_in_the_place_of_its_result(
-    function: Any, arguments: str, sentence: str
-) -> None:
-    assert output(arguments, function) == f"error: {sentence}`"
 
 
 @pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, "-" * 100_000 + "1", "'\0'", "9" * 5000], ids=len)
@@ -150,31 +95,6 @@ def test_a_query_can_be_a_tool() -> None:
     assert output("1", shout).startswith("error: word: input should be a valid string")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ('a "b"\nc', r'"a \"b\"\nc"'),
-        ("é`", '"é`"'),
-        ("\ud800", '"?"'),
-        (None, "null"),
-        (Weather(3.5, "blue"), '{"degrees": 3.5, "sky": "blue"}'),
-        ([Place(name="Rome", inhabitants=3)], '[{"name": "Rome", "inhabitants": 3}]'),
-        (datetime.date(2024, 2, 29), '"2024-02-29"'),
-        (1j, '"1j"'),
-    ],
-    ids=["text", "backtick", "surrogate", "none", "dataclass", "model", "date", "other"],
-)
-def test_a_result_is_one_line_of_json(value: Any, text: str) -> None:
-    assert written(value) == text
-
-
-def test_a_result_that_cannot_be_written_is_an_error() -> None:
-    circle: list[Any] = []
-    circle.append(circle)
-    with pytest.raises(ToolError, match="cannot be written"):
-        written(circle)
-
-
 LITERALS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
 ARGUMENTS = st.recursive(
     LITERALS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LITERALS, inner, max_size=3), max_leaves=8
@@ -189,20 +109,6 @@ def test_literals_as_python_writes_them_are_read_as_python_reads_them(
     text = ", ".join([*map(repr, by_place), *(f"{name}={value!r}" for name in names)])
     if "inf" not in text and "\\ud" not in text:  # half of a character, which JSON writes in two escapes
         assert literals(text) == (by_place, dict.fromkeys(names, value))
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.recursive(
-        st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-        max_leaves=8,
-    ),
-    st.booleans(),
-)
-def test_json_is_read_as_json(value: Any, is_escaped: bool) -> None:
-    text = json.dumps(value, ensure_ascii=is_escaped).replace("/", "\\/")
-    assert literals(text) == ([json.loads(text)], {})
 
 
 @pytest.mark.parametrize(
