@@ -111,7 +111,6 @@ SLOW = (
     "integrations/test_vllm_ec.py",
     "models/test_chat_models.py",
     "models/test_exact.py",
-    "models/test_exact_step.py",
     "models/test_kv_tiers.py",
     "models/test_multimodal.py",
     "models/test_passes.py",

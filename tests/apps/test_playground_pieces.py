@@ -1,4 +1,4 @@
-"""How the lines of a run are sent, and that a worker is ready when one is wanted."""
+"""A worker is ready when one is wanted, and none is left."""
 
 from __future__ import annotations
 
@@ -10,54 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.apps.playground import runs as journals
 from lmql_lite.apps.playground.guard import RequestRefused
 from lmql_lite.apps.playground.process import Checker, Workers
-from lmql_lite.apps.playground.runs import Journal, Limits, Runs, Scrub
+from lmql_lite.apps.playground.runs import Limits, Runs, Scrub
 
 OFFER = {"models": {"demo": {}}, "first": "demo", "memory_bytes": 2**31}
-
-
-async def sent(journal: Journal, after: int = -1) -> AsyncIterator[int]:
-    """How many lines each piece has."""
-    async for piece in journal.after(after):
-        yield piece.count(b"\n")
-
-
-async def told(lines: int) -> list[int]:
-    """The pieces of a run that tells its lines one by one, each after whoever reads them had a turn."""
-    journal, pieces = Journal("r1", Scrub(())), list[int]()
-
-    async def reading() -> None:
-        async for piece in sent(journal):
-            pieces.append(piece)
-
-    reader = asyncio.create_task(reading())
-    for _ in range(lines):
-        journal.add({"type": "token"})
-        for _ in range(5):
-            await asyncio.sleep(0)
-    journal.end({"type": "done"})
-    await reader
-    return pieces
-
-
-def test_the_first_line_is_sent_at_once_and_the_next_ones_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "PAUSE_SECONDS", 0.5)
-    assert asyncio.run(told(100)) == [1, 100]
-
-
-def test_a_reader_who_comes_late_gets_pieces_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "MOST_AT_ONCE", 10)
-
-    async def pieces() -> list[int]:
-        journal = Journal("r1", Scrub(()))
-        for _ in range(35):
-            journal.add({"type": "token"})
-        journal.end({"type": "done"})
-        return [each async for each in sent(journal)]
-
-    assert asyncio.run(pieces()) == [10, 10, 10, 6]
 
 
 @asynccontextmanager

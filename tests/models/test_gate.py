@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.gate import FIRST_WINDOW, Gate, pause_before, wanted_pause
+from lmql_lite.models.openai.gate import pause_before, wanted_pause
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import choice, run
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
@@ -71,56 +71,6 @@ def test_200_queries_at_10_a_second_lose_none_and_fewer_than_half_are_refused(he
     with answering(limit) as server:
         assert crowd(server, 200) == ["Hi"] * 200
         assert limit.refused < 0.5 * len(server.posts)
-
-
-def test_a_refusal_makes_all_wait() -> None:
-    async def played() -> tuple[float, float]:
-        gate = Gate(8)
-        async with gate.turn() as sent:
-            pass
-        gate.refuse(sent, 0.2)
-        began = time.monotonic()
-
-        async def waits() -> float:
-            async with gate.turn():
-                return time.monotonic() - began
-
-        first, second = await asyncio.gather(waits(), waits())
-        return first, second
-
-    first, second = run(played())
-    assert 0.19 < first < 0.6 and second >= first
-
-
-def test_refusals_of_one_burst_count_once() -> None:
-    async def played() -> int:
-        gate = Gate(8)
-        sent = time.monotonic()
-        for _ in range(8):
-            gate.refuse(sent, 0.0)
-        return gate.failures
-
-    assert run(played()) == 1
-
-
-def test_few_requests_are_open_before_the_first_answer() -> None:
-    async def played() -> int:
-        gate, open_now = Gate(32), 0
-
-        async def one() -> None:
-            nonlocal open_now
-            async with gate.turn():
-                open_now += 1
-                await asyncio.sleep(9)
-
-        tasks = [asyncio.create_task(one()) for _ in range(32)]
-        await asyncio.sleep(0.02)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return open_now
-
-    assert run(played()) == FIRST_WINDOW
 
 
 @pytest.mark.parametrize(
