@@ -148,7 +148,7 @@ def test_a_conflict_quotes_a_clause_with_its_not(where: str, quoted: str) -> Non
 
 def test_many_texts_to_begin_with_were_refused_as_a_regular_expression() -> None:
     query = lq.compile('"[X]" where STARTS_WITH(X, v)')
-    texts = [f"{number:05}x" for number in range(20_000)]
+    texts = [f"{number:05}x" for number in range(4_000)]
     result = query.run_sync({"v": texts}, model=lq.ScriptedModel("00007x", certainty=9), session=lq.Session())
     assert isinstance(result, lq.Result) and result["X"].startswith(tuple(texts))
 

@@ -115,7 +115,7 @@ import lmql_lite as lq
 
 async def crowd():
     session = lq.Session()
-    texts = [f'"Say {number}:[A]" where len(A) < 3' for number in range(60)]
+    texts = [f'"Say {number}:[A]" where len(A) < 3' for number in range(40)]
     await asyncio.gather(*(lq.run(text, cache="x.tokens", session=session) for text in texts))
     files = "/proc/self/fd"
     if os.path.isdir(files):
@@ -129,7 +129,7 @@ asyncio.run(crowd())
 def test_more_runs_at_once_than_there_are_threads_do_not_wait_for_each_other_forever(folder: Path, root: Path) -> None:
     subprocess.run([sys.executable, "-c", MANY], cwd=folder, check=True, timeout=60, env={"PYTHONPATH": str(root)})
     assert len(read_file(folder / "x.tokens").models) == 1
-    for number in range(60):
+    for number in range(40):
         assert run(f'"Say {number}:[A]" where len(A) < 3', cache="x.tokens").usage.forward_passes == 0
 
 

@@ -267,7 +267,7 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
     (text, "text(**{'x': 'a'})", "** is not allowed here"),
     (text, "text(x='a', 'b')", "(x='a', 'b') are not arguments of Python"),
     (over, "over()", "StopIteration: no more at all"),
-    (returned(CIRCLE), "returned()", "the result of returned cannot be written"),
+    (returned(CIRCLE), "returned()", "the result cannot be written: Circular reference"),
 ]
 WORDS = (b'")', b"})", b"]})", b"]})`", b"null)", b") #", b")`", b"`,", b'": {"', b"), ", b')"', b"` and")
 """Tokens that reach over the ends of arguments."""
