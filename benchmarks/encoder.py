@@ -105,9 +105,9 @@ def measured(model: MultimodalModel, count: int, begin: int) -> dict[str, float]
     """CPU seconds to the first token."""
     items = pictures(count, begin)
     ids = path(model, items)
-    model._prefixes.live.all.clear()
+    model._rows.live.all.clear()
     found = {"cold": seconds(lambda: model.logits(ids, [len(ids)]))}
-    model._prefixes.live.all.clear()
+    model._rows.live.all.clear()
     found["prefill"] = seconds(lambda: model.logits(ids, [len(ids)]))  # entries are known, keys and values are not
     found["warm"] = seconds(lambda: model.logits(ids, [len(ids)]))
     encoding = model.encoding
@@ -118,7 +118,7 @@ def measured(model: MultimodalModel, count: int, begin: int) -> dict[str, float]
         model.logits(ids, [len(ids)])
 
     found["encoder and keys"] = seconds(encoder_only)
-    model._prefixes.live.all.clear()
+    model._rows.live.all.clear()
     found["encoder only"] = seconds(encoder_only)
     with torch.inference_mode():
         return found | parts(model, items)

@@ -58,6 +58,20 @@ class ScoreJob:
             raise ModelError(f"{model} has scores for {width} tokens, but the text contains token {max(ids)}")
         return cls(ids, ends, request.counts, request.scope)
 
+    def length(self, end: int) -> int:
+        """Length of the text up to a place, as the rotation of its keys counts it."""
+        return end
+
+    def border(self, place: int) -> int:
+        """Largest place up to `place` at which a known beginning may end."""
+        return place
+
+    def inputs(self, begin: int, end: int, device: Any) -> dict[str, Any]:
+        """Inputs of the network for the tokens between two places."""
+        import torch
+
+        return {"input_ids": torch.tensor([self.ids[begin:end]], device=device)}
+
     def count(self, known: int, tier: str = "memory") -> int:
         """Counts for the run that asks: all tokens but the known ones are fed. Returns their number."""
         fed = len(self.ids) - known

@@ -119,7 +119,7 @@ def test_a_warm_run_encodes_and_decodes_nothing_and_its_logits_are_bit_equal(
     assert (again.encoder_calls, again.decodes) == (0, 0) and max(counts) <= len(items)
     assert torch.equal(first, second)
     assert float((first[0] - own_logits(again, ids, items)).abs().max()) <= 1e-5  # of a batch, encoders round otherwise
-    again._prefixes.live.all.clear()
+    again._rows.live.all.clear()
     alone = shown(again, items[:1])
     assert torch.equal(again.logits(alone, [len(alone)])[0], own_logits(again, alone, items[:1]))
 
@@ -271,13 +271,13 @@ def test_a_prefix_hit_never_ends_inside_an_item(name: str, folders: dict[str, Pa
     ids = shown(chunked, items)
     ends = range(3, len(ids) + 1, 9)
     for end in ends:  # also ones inside of an item, whose hit is rounded down to its beginning
-        chunked._prefixes.live.all.clear()
+        chunked._rows.live.all.clear()
         chunked.logits(ids[: 1 + len(ids) // 2], [1])
         inside = end if not _is_inside(ids, end, chunked._mark) else len(ids)
-        whole = chunked._unfolded(ids, chunked._entries(items))
-        assert chunked._prefixes.longest(whole, end - 1).length in set(whole.starts.tolist())
-        found = chunked.logits(ids[:inside], [inside])
-        fresh._prefixes.live.all.clear()
+        starts, counts = chunked._unfolded(ids, chunked._entries(items)).starts.tolist(), PassCounts()
+        found = chunked.logits(ids[:inside], [inside], None, counts)
+        assert sum(counts.reused.values()) in starts
+        fresh._rows.live.all.clear()
         assert float((found - fresh.logits(shown(fresh, items)[:inside], [inside])).abs().max()) <= 1e-5
 
 
@@ -289,7 +289,7 @@ def test_pictures_whose_attention_runs_both_ways_are_read_in_one_piece(models: d
     """A second picture behind a known prefix: the library loses the mask of a picture as soon as there is a past."""
     assert {name for name, model in models.items() if model._in_one_piece} == {"gemma3"}
     model, items = models["gemma3"], media("gemma3")
-    model._prefixes.live.all.clear()
+    model._rows.live.all.clear()
     alone, both = shown(model, items[:1]), shown(model, items)
     model.logits(alone, [len(alone)])
     counts = PassCounts()
@@ -356,11 +356,11 @@ def test_check_12_kv_is_found_by_another_process_and_never_that_of_another_item(
 
 def test_live_keys_and_values_stay_within_the_stated_memory(folders: dict[str, Path]) -> None:
     model = lq.model(f"local:{folders['llava']}", kv=KVCacheConfig(max_local_cpu_size=0.0))
-    ids = shown(model, []) + model.tokenizer.encode(b"some text of some tokens")
-    for _ in range(2):
+    texts = [shown(model, []) + model.tokenizer.encode(text) for text in (b"some text of some tokens", b"another one")]
+    for ids in 2 * texts:  # the latest one stays in any case, as in every model in this process
         counts = PassCounts()
         model.logits(ids, [len(ids)], None, counts)
-        assert counts.fed == len(ids) and not counts.reused
+        assert counts.fed >= len(ids) - len(shown(model, []))
 
 
 def test_every_token_of_a_span_has_a_number_of_its_own_in_the_chain() -> None:

@@ -12,7 +12,8 @@ import asyncio
 import inspect
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -22,14 +23,12 @@ import numpy as np
 from lmql_lite.cache.encoder import EncoderCache, EncoderEntry
 from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.cache.kv.engine import KVCacheEngine
-from lmql_lite.cache.kv.layout import cache_keyword, cache_of, from_cache
-from lmql_lite.cache.kv.rotation import Rotation
 from lmql_lite.errors import ModelError
 from lmql_lite.media import DIGEST_BYTES, Media, article
 from lmql_lite.models.base import KVScope, PassCounts, Row, Scorer, ScoreRequest
-from lmql_lite.models.live import Lane
+from lmql_lite.models.live import ScoreJob
 from lmql_lite.models.media.encoding import EMBEDDINGS, TOKENS, ItemEncoder
-from lmql_lite.models.media.path import MediaKV, MediaPrefix, Unfolded, unfolded
+from lmql_lite.models.media.path import Unfolded, unfolded
 from lmql_lite.models.transformers.checkpoint import (
     AS_STATED,
     Checkpoint,
@@ -38,6 +37,7 @@ from lmql_lite.models.transformers.checkpoint import (
     rows_of,
     within_memory,
 )
+from lmql_lite.models.transformers.rows import SingleRows
 from lmql_lite.models.transformers.tiers import kv_engine
 
 if TYPE_CHECKING:
@@ -45,6 +45,26 @@ if TYPE_CHECKING:
 
 _NOISE = 1e-3
 """Largest difference of logits, relative to the largest logit, that another shape of the same pass explains."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _MediaJob(ScoreJob):
+    """A request in progress for an unfolded path. `seen` gives the inputs of the network for a part of it. With
+    `in_one_piece`, no known beginning ends before the last item."""
+
+    whole: Unfolded
+    seen: Callable[[Unfolded, int, int], dict[str, Any]]
+    in_one_piece: bool
+
+    def length(self, end: int) -> int:
+        return int(self.whole.positions[:, :end].max(initial=0)) + 1
+
+    def border(self, place: int) -> int:
+        last = max((begin for begin, _ in self.whole.items), default=-1)
+        return 0 if self.in_one_piece and place <= last else self.whole.before(place)
+
+    def inputs(self, begin: int, end: int, device: Any) -> dict[str, Any]:
+        return self.seen(self.whole, begin, end)
 
 
 class MultimodalModel(Scorer):
@@ -64,21 +84,18 @@ class MultimodalModel(Scorer):
         """Scorer over a loaded network, which is run a few times to probe what it can do. `kv` as in `kv_engine`."""
         self.name, self.fingerprint = checkpoint.name, checkpoint.fingerprint
         self.tokenizer, self.context_length = checkpoint.tokenizer, checkpoint.context_length
-        self.forward_passes = self.fed_tokens = 0
         self.encoding = ItemEncoder(checkpoint.name, checkpoint.network, folder, checkpoint.fingerprint)
         dtype = str(checkpoint.network.dtype)
         self.encoder = encoder or EncoderCache(KVCacheConfig.load(layer="ec"), checkpoint.name, dtype)
         engine, most = kv_engine(checkpoint, kv, exact=False)
-        self._prefixes = MediaKV(engine, most)
+        self._rows = SingleRows(checkpoint.network, "cache", most, engine)
         if engine is not None:
             weakref.finalize(self, engine.close)  # also when the process ends
         self._network = checkpoint.network
-        self._rotation = Rotation(checkpoint.network)
         is_rotated = hasattr(getattr(self._network, "model", self._network), "get_rope_index")
         self._axes = 3 if is_rotated else 1
         """Dimensions in which the model counts positions."""
         self._takes = inspect.signature(checkpoint.network.forward).parameters
-        self._keyword = cache_keyword(checkpoint.network)
         self._items: WeakValueDictionary[str, Media] = WeakValueDictionary()
         self._own_entries: WeakKeyDictionary[KVScope, dict[str, EncoderEntry]] = WeakKeyDictionary()
         """Entries of each scope, by the digests of their items."""
@@ -102,7 +119,7 @@ class MultimodalModel(Scorer):
     @property
     def kv(self) -> KVCacheEngine | None:
         """Engine that keeps prompts on disk or on a server; None without one."""
-        return self._prefixes.engine
+        return self._rows.engine
 
     @property
     def encoder_calls(self) -> int:
@@ -143,7 +160,9 @@ class MultimodalModel(Scorer):
 
         with self._lock, torch.inference_mode():
             items = self._items_in(ids) if items is None else items
-            return self._logits(ids, sorted(set(ends)), items, counts, scope)
+            entries = self._entries(list(items.values()), scope)
+            whole = self._unfolded(ids, entries)
+            return self._logits(whole, [int(whole.starts[end]) for end in sorted(set(ends))], counts, scope)
 
     def _score(
         self,
@@ -163,40 +182,21 @@ class MultimodalModel(Scorer):
     # One pass -------------------------------------------------------------------------------------------------------
 
     def _logits(
-        self,
-        ids: tuple[int, ...],
-        ends: list[int],
-        items: dict[str, Media],
-        counts: PassCounts | None,
-        scope: KVScope | None,
+        self, whole: Unfolded, ends: Sequence[int], counts: PassCounts | None = None, scope: KVScope | None = None
     ) -> torch.Tensor:
+        """Logits after each of these numbers of unfolded tokens."""
         import torch
 
-        whole = self._unfolded(ids, self._entries(list(items.values()), scope))
         if len(whole.tokens) > self.context_length:
             raise ModelError(
                 f"the text is {len(whole.tokens)} tokens long, but {self.name} reads at most {self.context_length}",
                 hint="show fewer or smaller items, or use a model with a longer context",
             )
-        bands: dict[int, list[int]] = {}
-        for end in ends:
-            place = int(whole.positions[:, : whole.starts[end]].max(initial=0))
-            bands.setdefault(self._rotation.band(place + 1), []).append(end)
-        if len(bands) > 1:
-            cuts = [(ids[: own[-1]], own) for own in bands.values()]
-            return torch.cat([self._logits(cut, own, self._items_in(cut), counts, scope) for cut, own in cuts])
-        (band,) = bands
-        whole, lane = whole.rotated(band), Lane.of(band, scope)
-        known = self._prefixes.longest(whole, ends[0] - 1, lane)
-        if self._in_one_piece and known.length <= max((begin for begin, _ in whole.items), default=-1):
-            known = MediaPrefix()
-        self._rotation.reset()
-        logits, past = self._forward(whole, known, [int(whole.starts[end]) - 1 - known.length for end in ends])
-        if not self._rotation.is_single(band):
-            self._prefixes.remember(whole, past, known.length, lane)
-        if counts is not None:
-            counts.add(len(whole.tokens) - known.length, known.length, known.tier)
-        return logits
+        is_one = self._in_one_piece
+        job = _MediaJob(whole.chain, tuple(ends), counts, scope, whole=whole, seen=self._seen, in_one_piece=is_one)
+        self._rows.run([job])
+        self._rows.settle()
+        return torch.stack([job.rows[end] for end in ends])
 
     def _entries(self, items: list[Media], scope: KVScope | None = None) -> dict[str, EncoderEntry]:
         """Entry of each item, by its digest. Only unseen ones are decoded and encoded; in a scope, those that it has
@@ -215,41 +215,26 @@ class MultimodalModel(Scorer):
         """The path's tokens, each item being its span."""
         return unfolded(ids, self._mark, entries, self._axes)
 
-    def _forward(self, whole: Unfolded, known: MediaPrefix, rows: list[int]) -> tuple[torch.Tensor, Any]:
-        """Logits at `rows` of what follows the known tokens, and the extended keys and values."""
-        import torch
-
-        device, begin = self._network.device, known.length
-        tokens = torch.from_numpy(whole.tokens[begin:]).to(device)
-        given = {self._keyword: known.cache(device), **self._seen(whole, tokens, begin)}
-        keep = torch.tensor(rows, device=device)
-        if "logits_to_keep" in self._takes:
-            given["logits_to_keep"] = keep
-        self.forward_passes += 1
-        self.fed_tokens += len(tokens)
-        output = self._network(**given, use_cache=True)
-        logits = output.logits[0]
-        return (logits if "logits_to_keep" in self._takes else logits[keep]), cache_of(output)
-
-    def _seen(self, whole: Unfolded, tokens: torch.Tensor, known: int) -> dict[str, Any]:
+    def _seen(self, whole: Unfolded, first: int, end: int) -> dict[str, Any]:
         """Inputs of the network: embeddings of the text, and those of the items in the places of their placeholders."""
         import torch
 
-        device = tokens.device
+        device = self._network.device
+        tokens = torch.from_numpy(whole.tokens[first:end]).to(device)
         embeds = self._network.get_input_embeddings()(tokens)
         is_placed = torch.zeros(len(tokens), dtype=torch.bool, device=device)
         for begin, entry in whole.items:
-            if begin >= known:
+            if first <= begin < end:
                 span = entry.tensors[TOKENS].to(device)
                 marks = (span == self.encoding.image_token) if self.encoding.image_token is not None else span < 0
                 if self.encoding.audio_token is not None:
                     marks |= span == self.encoding.audio_token
-                slots = begin - known + marks.nonzero()[:, 0]
+                slots = begin - first + marks.nonzero()[:, 0]
                 embeds[slots] = entry.tensors[EMBEDDINGS].to(embeds)
                 is_placed[slots] = True
         given: dict[str, Any] = {"inputs_embeds": embeds[None]}
         if self._axes > 1:
-            given["position_ids"] = torch.from_numpy(whole.positions[:, None, known:]).to(device)
+            given["position_ids"] = torch.from_numpy(whole.positions[:, None, first:end]).to(device)
         for name in ("token_type_ids", "mm_token_type_ids"):
             if name in self._takes and self._axes == 1 and is_placed.any():
                 given[name] = is_placed.long()[None]
@@ -301,29 +286,28 @@ class MultimodalModel(Scorer):
                 samples = noise.normal(0, 0.1, self.encoding.rate // 2).astype(np.float32)
                 inputs = self.encoding.sound_inputs(samples)[1]
                 self._compare("clip", self.encoding.sound(samples), inputs, self.encoding.audio_token)
-        self.encoding.encoder_calls = self.forward_passes = self.fed_tokens = 0
+        self._rows.forget()
+        self.encoding.encoder_calls = 0
 
     def _compare(self, what: str, entry: EncoderEntry, inputs: dict[str, Any], mark: int | None) -> None:
         import torch
 
         text = next(token for token, data in enumerate(self.tokenizer.vocabulary) if data is not None)
-        ids = (text, text, self._mark, *bytes(DIGEST_BYTES), text, text)
-        whole = self._unfolded(ids, {"00" * DIGEST_BYTES: entry})
+        ids, entries = (text, text, self._mark, *bytes(DIGEST_BYTES), text, text), {"00" * DIGEST_BYTES: entry}
+        whole, shortened = self._unfolded(ids, entries), self._unfolded(ids[:-1], entries)
         tokens = torch.from_numpy(whole.tokens)[None].to(self._network.device)
         given = {name: value.to(tokens.device) for name, value in inputs.items() if name in self._takes}
         types = torch.eq(tokens, mark or 0).long()
         given |= {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in self._takes}
         own = self._network(input_ids=tokens, attention_mask=torch.ones_like(tokens), **given).logits[0]
-        rows = list(range(len(whole.tokens)))
-        ours, _ = self._forward(whole, MediaPrefix(), rows)
-        shorter, _ = self._forward(self._unfolded(ids[:-1], {"00" * DIGEST_BYTES: entry}), MediaPrefix(), rows[:-1])
+        count = len(whole.tokens)
+        ours, shorter = self._logits(whole, range(1, count + 1)), self._logits(shortened, range(1, count))
         if not (_close(own, ours) and _close(ours[:-1], shorter)):
             raise ModelError(
                 f"{self.name} needs more of a {what} than embeddings in its place",
                 hint="this architecture is not supported; use a LLaVA-, Gemma- or Qwen-VL-like model",
             )
-        _, past = self._forward(self._unfolded(ids[:2], {}), MediaPrefix(), [0])
-        rest, _ = self._forward(whole, MediaPrefix(2, from_cache(past, 2)), rows[:-2])
+        rest = self._logits(whole, range(3, count + 1))  # after two known tokens
         self._in_one_piece = self._in_one_piece or not _close(ours[2:], rest)
 
 
