@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite
 
 from lmql_lite.models import model_files  # noqa: E402
 from lmql_lite.models.live import ScoreJob  # noqa: E402
-from lmql_lite.models.transformers.exactness import exact_step, facts_of  # noqa: E402
+from lmql_lite.models.transformers.exactness import facts_of  # noqa: E402
 from lmql_lite.models.transformers.rows import PackedRows, SingleRows, cache_kind  # noqa: E402
 from tests.cache.kv.tiny_models import CONFIGS, RECURRENT, tiny  # noqa: E402
 
@@ -119,7 +119,8 @@ def test_keys_that_come_from_a_tier_give_the_same_bits() -> None:
     from lmql_lite.models.transformers.passes import KVSequence
 
     network = tiny("qwen2, grouped queries")
-    rows, ids = PackedRows(network, 1 << 30, step=exact_step(network)), text(13, LENGTH)
+    step = facts_of(network, "of a tier", exact=True).step
+    rows, ids = PackedRows(network, 1 << 30, step=step), text(13, LENGTH)
     (whole,) = run(rows, (ids, (LENGTH - 3, LENGTH)))
     kv = tuple((keys.clone(), values.clone()) for keys, values in rows.live.all[0].state.kv())
     rows.live.all.clear()

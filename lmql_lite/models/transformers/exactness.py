@@ -2,13 +2,13 @@
 they depend on what else is in a pass (S5).
 
 Libraries take other ways through a product of few rows than through one of many, and the ways differ by processor. So
-an exact pass is filled up to a multiple of rows, its step, and each kind of layer is asked: the fewer rows a pass is
-filled up to, the less it costs.
+an exact pass is filled up to a multiple of rows, its step. The probe takes the first of a few steps with which a text
+has the same bits however it is fed: the fewer rows a pass is filled up to, the less it costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import accumulate
 from math import gcd
@@ -22,26 +22,19 @@ from lmql_lite.models.transformers.rows import CacheKind, PackedRows, SingleRows
 if TYPE_CHECKING:
     import torch
 
-MOST_ROWS = 16
-"""Step where fewer rows are not known to do. From so many on, all products take one way on the processors tried."""
-_FEWER = (1, 4, 8)
-_COUNTS = (1, 2, 3, 4, 5, 8, 13)
-"""Multiples of a step that are compared with a product of many rows."""
-_ROWS = 64
-_MOST_WORK = 1 << 31
-"""Products of rows and weights of a layer in the largest of these comparisons."""
+STEPS = (1, 4, 8, 16)
+"""Steps that are tried. From 16 rows on, all products take one way on the processors tried."""
 _VECTOR = 64
 """Elements after which no vector of a processor is half full: what is left over takes another way."""
-_PROBE = 2
+_PROBE = 3
 """Number of this probe: findings of other ones are not used."""
 _ATTENTION = {"full_attention", "sliding_attention"}
 _TOLERANCE, _COARSE = 1e-3, 0.5
 """Largest difference from the network's own pass, of log-probabilities of the best tokens: of float32, and of half
 precision."""
-PIECES = (1, 4, 16, 256, 1, 4, 16)
-"""Numbers of tokens in which a text is fed to a model that may be exact: the later ones are after a page's border."""
-FEW_PIECES = (1, 4, 2)
-"""The same for other models. Most noise is that of the first tokens, so a longer text costs time alone."""
+PIECES = (1, 4, 2)
+"""Numbers of tokens in which a text is fed to a model that is not exact. Most noise is that of the first tokens, so a
+longer text costs time alone."""
 _MIN_NOISE = 16
 """Units in the last place of a number that scores of passes which are not exact may differ by at least."""
 NEAREST = 32
@@ -84,31 +77,29 @@ def _probed(network: Any, exact: bool) -> Facts:
     config = network.config.get_text_config()
     most = int(getattr(config, "max_position_embeddings", None) or 1 << 20)
     with torch.inference_mode():
-        tokens = torch.tensor([_text(FEW_PIECES, most, config)], device=network.device)
+        tokens = torch.tensor([_text(PIECES, most, config)], device=network.device)
         own = network(input_ids=tokens, use_cache=False).logits[0]
         width = int(own.shape[-1])
         if not _may_take_rows(network):
             return _of_single(network, width, most)
         try:
-            noise = _noise(PackedRows(network, 1 << 30), FEW_PIECES, most, config, own)
+            noise = _noise(PackedRows(network, 1 << 30), PIECES, most, config, own)
         except Exception:  # of any class: the model's own code says no
             return _of_single(network, width, most)
         if noise is None:
             return _of_single(network, width, most)
         noise = max(noise, _MIN_NOISE * torch.finfo(network.dtype).eps)  # equal bits of a short text prove nothing
-        if exact:
-            few = exact_step(network)
-            for step in dict.fromkeys((few, max(few, MOST_ROWS))):
-                left = _noise(PackedRows(network, 1 << 30, step=step), PIECES, most, config)
-                if not left:
-                    return Facts(width, True, "none", step, 0.0)
-                noise = max(noise, left)
+        for step in _steps(network) if exact else ():
+            left = _noise(PackedRows(network, 1 << 30, step=step), _pieces(step), most, config)
+            if not left:
+                return Facts(width, True, "none", step, 0.0)
+            noise = max(noise, left)
         return Facts(width, True, "none", 0, noise)
 
 
 def _of_single(network: Any, width: int, most: int) -> Facts:
     kind = cache_kind(network)
-    noise = _noise(SingleRows(network, kind), FEW_PIECES, most, network.config.get_text_config())
+    noise = _noise(SingleRows(network, kind), PIECES, most, network.config.get_text_config())
     return Facts(width, False, kind, 0, noise or 0.0)
 
 
@@ -166,77 +157,21 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one[best] - other[best]).abs().max())
 
 
-def exact_step(network: Any) -> int:
-    """Multiple of which an exact pass over the network has rows, padding included."""
+def _steps(network: Any) -> list[int]:
+    """Steps to try, at which no vector of activations is left half full: that of the last few elements is not seen in
+    every text."""
     import torch
 
-    layers = _layers(network)
-    least = 1
-    if network.dtype.itemsize > 2:  # half precisions are summed in float32, row by row
-        with torch.inference_mode():
-            products = [*((layer, _rows(width, network)) for layer, width, _ in layers), *_sums_of_attention(network)]
-            least = next((few for few in _FEWER if all(_is_alone(*each, few) for each in products)), MOST_ROWS)
-    elif any(type(layer).__name__ == "Conv1D" for layer, *_ in layers):
-        least = MOST_ROWS
-    outputs = (size for _, _, size in layers if size != network.config.get_text_config().vocab_size)
-    return max(least, *(_VECTOR // gcd(_VECTOR, size) for size in (_head_size(network), *outputs)))
-
-
-def _layers(network: Any) -> list[tuple[Any, int, int]]:
-    """One layer of each shape, with the sizes of its input and of its output."""
-    import torch
-
-    found = dict[tuple[str, int, int], Any]()
-    for module in network.modules():
-        if type(module).__name__ == "Conv1D":  # weights of GPT-2, the other way round
-            sizes = tuple(module.weight.shape)
-        elif type(module) is torch.nn.Linear:
-            sizes = (module.in_features, module.out_features)
-        else:
-            continue
-        found.setdefault((type(module).__name__, *sizes), module)
-    return [(layer, width, size) for (_, width, size), layer in found.items()]
-
-
-def _rows(width: int, network: Any) -> torch.Tensor:
-    return _numbers((_ROWS, width), network)
-
-
-def _numbers(shape: tuple[int, ...], network: Any) -> torch.Tensor:
-    """Numbers of both signs and many sizes, the same every time."""
-    import torch
-
-    count = torch.Size(shape).numel()
-    numbers = torch.sin(torch.arange(count, dtype=torch.float64) ** 1.5).to(network.dtype)
-    return numbers.reshape(shape).to(network.device)
-
-
-def _sums_of_attention(network: Any) -> Iterator[tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]]:
-    """The two products of attention over a page, as functions of rows, and rows."""
-    import torch
-
-    size = _head_size(network)
-    for width, out in ((size, PAGE), (PAGE, size)):
-        page = _numbers((2, out, width), network).transpose(1, 2)
-        page = page if out == PAGE else page.contiguous()  # keys lie the other way round
-
-        def product(rows: torch.Tensor, page: torch.Tensor = page) -> torch.Tensor:
-            return torch.matmul(torch.stack((rows, rows)), page)[0]
-
-        yield product, _rows(width, network)
-
-
-def _is_alone(layer: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor, few: int) -> bool:
-    """True if rows of products of few rows have the bits that they have among many, wherever they stand."""
-    import torch
-
-    most = max(min(_ROWS, _MOST_WORK // (rows.shape[1] * layer(rows[:1]).shape[1])), 2 * few)
-    rows = rows[:most]
-    whole = layer(rows)
-    counts = [few * count for count in _COUNTS if few * count < most]
-    return all(torch.equal(layer(rows[-count:]), whole[-count:]) for count in counts)
-
-
-def _head_size(network: Any) -> int:
     config = network.config.get_text_config()
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layers = [layer for layer in network.modules() if not isinstance(layer, torch.nn.Embedding)]
+    weights = [weight for layer in layers for weight in layer.parameters(recurse=False) if weight.ndim > 1]
+    sizes = {int(size), *(size for weight in weights for size in weight.shape[-2:])} - {config.vocab_size}
+    least = max(_VECTOR // gcd(_VECTOR, size) for size in sizes)
+    return list(dict.fromkeys(max(step, least) for step in STEPS))
+
+
+def _pieces(step: int) -> tuple[int, ...]:
+    """Numbers of tokens in which a text is fed to a model that may be exact: many multiples of a step, before and after
+    the border of a page."""
+    return (1, step + 1, 2 * step + 1, 4 * step + 1, PAGE, 3 * step + 1, 1, 7 * step + 1, 12 * step + 1)

@@ -167,7 +167,7 @@ def forward(
 ) -> torch.Tensor:
     """One pass: the logits after the wanted lengths of each row, in order. Fills the rows' keys and values.
 
-    `step` is that of exact passes (`exact_step`), or 0; `keyword` that of the network's cache. `band` is that of all
+    `step` is that of exact passes (`exactness.py`), or 0; `keyword` that of the network's cache. `band` is that of all
     rows (`Rotation`): a token at its last place, which no row attends to, makes the network rotate by it.
     """
     import torch

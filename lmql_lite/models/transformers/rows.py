@@ -95,7 +95,7 @@ class PackedRows(_Rows[KVSequence]):
     """Rows of one network and the keys and values of its live sequences."""
 
     def __init__(self, network: Any, max_bytes: int, *, step: int = 0, engine: KVCacheEngine | None = None) -> None:
-        """`step` is that of exact passes (`exact_step`), or 0."""
+        """`step` is that of exact passes (`exactness.py`), or 0."""
         super().__init__(network, LiveSequences[KVSequence](max_bytes, _bytes_of), engine)
         self.step = step
         self._fresh: list[tuple[PassRow, Lane]] = []
