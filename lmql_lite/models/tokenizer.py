@@ -67,7 +67,7 @@ class HFTokenizer:
         backend.no_padding()
         config, generation = settings_in(folder / "config.json"), settings_in(folder / "generation_config.json")
         named = settings_in(folder / "special_tokens_map.json") | settings_in(folder / "tokenizer_config.json")
-        ends = {*eos, *_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))}
+        ends = {*eos, *ids_in(config.get("eos_token_id")), *ids_in(generation.get("eos_token_id"))}
         ends.update(_named(backend, named.get("eos_token")))
         text = backend.encode("a", add_special_tokens=True)
         before = takewhile(lambda pair: pair[1], zip(text.ids, text.special_tokens_mask, strict=True))
@@ -228,11 +228,11 @@ def _single_bytes(
     return {byte: number for byte, number in spelled if number is not None}
 
 
-def _ids(value: Any) -> list[int]:
-    """An id, a list of ids or nothing, as these files write it."""
+def ids_in(value: Any) -> set[int]:
+    """Ids from an id, a list of ids or None, as the files of a model have them."""
     if value is None:
-        return []
-    return [int(number) for number in value] if isinstance(value, list) else [int(value)]
+        return set()
+    return {int(number) for number in value} if isinstance(value, list | tuple) else {int(value)}
 
 
 def _named(backend: tokenizers.Tokenizer, token: Any) -> list[int]:

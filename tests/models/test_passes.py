@@ -99,7 +99,7 @@ def test_the_probe_finds_what_recurrent_networks_can(kind: str) -> None:
 
 
 def test_a_probe_that_took_long_is_remembered_for_its_model(tmp_path: Path, monkeypatch: Any) -> None:
-    network, place = tiny("llama"), tmp_path / "home" / "probes.json"
+    network, place = tiny("llama"), tmp_path / "home" / "findings.json"
     found = facts_of(network, "one", exact=False)
     assert not place.exists()  # it did not take long
     monkeypatch.setattr(model_files, "_LONG", 0.0)

@@ -411,7 +411,7 @@ def test_an_adapter_changes_scores_and_fingerprint(llama_folder: Path, tmp_path:
 
 
 def test_weights_are_digested_once(llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_files, "_LARGE", 100)
+    monkeypatch.setattr(model_files, "_LONG", 0.0)
     monkeypatch.setenv("LMQL_LITE_HOME", str(tmp_path / "home"))
     weights = shutil.copytree(llama_folder, tmp_path / "copy") / "model.safetensors"
     first = model_files.digest(weights)

@@ -55,6 +55,8 @@ _MAX_KEPT = 100
 """Maximum number of idle connections."""
 _MAX_EVENT = 1 << 26
 """Maximum number of bytes of an event."""
+_TOKEN = "eyJ"
+"""Beginning of a token of Entra, which Azure takes in the place of a key."""
 _END = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 _FIELDS = (b"", b"data", b"event", b"id", b"retry")
 _RESOURCES = {
@@ -430,36 +432,30 @@ def _made(address: Address) -> openai.AsyncOpenAI:
             hint=f"pip install -U 'openai>={wanted}'",
         )
     given = {name.lower() for name in address.headers}
-    version = dict(address.query).get("api-version")
     if urlsplit(address.url).hostname == urlsplit(OFFICIAL).hostname and not address.is_authorized:
         # not an error before something is sent: a replay needs no key
         raise AuthenticationError(f"{address.shown} needs an API key, and none is set", hint=NAME_A_KEY)
-    if address.has_deployments and version is None:
+    if address.has_deployments and "api-version" not in dict(address.query):
         hint = "add ?api-version=2024-10-21 to base_url, or set OPENAI_API_VERSION"
         raise ModelError(f"{address.shown} is an address of Azure without a version", hint=hint)
-    http = _carrier(address)
-    if version is not None and address.has_deployments and not given & AUTHORIZING:
-        is_token = address.key.startswith("eyJ")
-        return openai.AsyncAzureOpenAI(
-            base_url=address.url,
-            api_version=version,
-            api_key=None if is_token else address.key,
-            azure_ad_token=address.key if is_token else None,
-            default_headers=address.headers,
-            http_client=http,
-            max_retries=0,
-        )
+    headers = dict(address.headers)
+    if address.has_deployments and not given & AUTHORIZING and not address.key.startswith(_TOKEN):
+        headers["api-key"] = address.key
     return openai.AsyncOpenAI(
-        base_url=address.url, api_key=address.key, default_headers=address.headers, http_client=http, max_retries=0
+        base_url=address.url,
+        api_key=address.key,
+        default_headers=headers,
+        http_client=_carrier(address, headers),
+        max_retries=0,
     )
 
 
-def _carrier(address: Address) -> httpx2.AsyncClient:
+def _carrier(address: Address, headers: Mapping[str, str]) -> httpx2.AsyncClient:
     """HTTP client, with the proxy and the certificates of the environment. A server on this machine needs neither.
 
     Raises ModelError for a proxy or certificates that cannot be used.
     """
-    parts, given = urlsplit(address.url), {name.lower() for name in address.headers}
+    parts, given = urlsplit(address.url), {name.lower() for name in headers}
     is_near = is_on_this_machine(parts.hostname or "")
 
     async def adjusted(request: httpx2.Request) -> None:

@@ -28,7 +28,7 @@ from lmql_lite.cache.kv.rotation import Rotation, original_length, rope_paramete
 from lmql_lite.errors import LmqlLiteError, ModelError
 from lmql_lite.models.base import Row
 from lmql_lite.models.model_files import files_fingerprint, located, quiet
-from lmql_lite.models.tokenizer import HFTokenizer
+from lmql_lite.models.tokenizer import HFTokenizer, ids_in
 
 if TYPE_CHECKING:
     import torch
@@ -357,7 +357,7 @@ def _scaled_length(config: Any, part: Mapping[str, Any]) -> int:
 def _tokenizer(folder: Path, config: Any) -> HFTokenizer:
     """Tokenizer in a model's folder. Without a `tokenizer.json`, the library makes one of the files that there are."""
     if (folder / "tokenizer.json").is_file():
-        return HFTokenizer.from_folder(folder, eos=_ids(getattr(config, "eos_token_id", None)), size=_size(config))
+        return HFTokenizer.from_folder(folder, eos=ids_in(getattr(config, "eos_token_id", None)), size=_size(config))
     import transformers
 
     library: Any = transformers
@@ -369,7 +369,7 @@ def _saved(tokenizer: Any, config: Any, generation: Any) -> HFTokenizer:
     """Tokenizer of one of the library, by the files that it saves: the one form that all releases write alike."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        eos = _ids(getattr(config, "eos_token_id", None)) | _ids(getattr(generation, "eos_token_id", None))
+        eos = ids_in(getattr(config, "eos_token_id", None)) | ids_in(getattr(generation, "eos_token_id", None))
         return HFTokenizer.from_folder(Path(folder), eos=eos, size=_size(config))
 
 
@@ -382,13 +382,6 @@ def _spelling(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     text = backend.to_str() if backend is not None else repr(getattr(tokenizer, "vocabulary", tokenizer))
     return hashlib.sha256(f"{text}{getattr(tokenizer, 'chat_template', None)}".encode()).hexdigest()
-
-
-def _ids(value: Any) -> set[int]:
-    """Ids from an id, a list of ids or None, the forms in these files."""
-    if value is None:
-        return set()
-    return {int(number) for number in value} if isinstance(value, list | tuple) else {int(value)}
 
 
 @contextmanager
