@@ -78,6 +78,18 @@ def test_each_limit_says_what_it_is_and_how_to_go_on(limits: dict[str, Any], sen
     assert model.requests == 0
 
 
+def test_the_cost_that_is_reported_has_prompt_and_completion_each_by_its_price() -> None:
+    def error(*prices: float) -> lq.BudgetError:
+        with pytest.raises(lq.BudgetError) as caught:
+            lq.run_sync(ANY, model=served(), session=lq.Session(), max_cost=0, prices=prices)
+        return caught.value
+
+    prompt, completion, both = error(1, 0), error(0, 1), error(1, 2)
+    assert 0 < completion.spent < prompt.spent
+    assert both.spent == pytest.approx(prompt.spent + 2 * completion.spent)
+    assert all(f"could bring it to {each.spent:.4g}" in each.message for each in (prompt, completion, both))
+
+
 def test_the_header_of_a_query_has_limits_and_the_caller_overrules_them() -> None:
     query = "argmax(max_requests=0)\n    " + ANY.replace(" where", "\nwhere")
     with pytest.raises(lq.BudgetError):

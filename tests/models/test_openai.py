@@ -57,59 +57,15 @@ pytestmark = pytest.mark.usefixtures("quick_and_alone")
 # What is found out ----------------------------------------------------------------------------------------------------
 
 
+OPENAI = Capabilities("", continues_turns=False, takes_seeds=True, probe_costs=True, bills_to_the_end=True)
+OPEN = Capabilities("", takes_languages=True, takes_schemas=True, alternatives=20, stops=16, context_length=4096)
 FOUND = {
-    "openai-text": Capabilities(
-        "", continues_turns=False, alternatives=5, takes_seeds=True, probe_costs=True, bills_to_the_end=True
-    ),
-    "openai-chat": Capabilities(
-        "",
-        chat_only=True,
-        continues_turns=False,
-        takes_schemas=True,
-        alternatives=20,
-        takes_seeds=True,
-        probe_costs=True,
-        bills_to_the_end=True,
-    ),
-    "reasoning": Capabilities(
-        "",
-        chat_only=True,
-        continues_turns=False,
-        takes_schemas=True,
-        takes_seeds=True,
-        probe_costs=True,
-        bills_to_the_end=True,
-    ),
-    "vllm": Capabilities(
-        "",
-        takes_languages=True,
-        most_rules=100,
-        takes_schemas=True,
-        alternatives=20,
-        takes_seeds=True,
-        scores=True,
-        stops=16,
-        context_length=4096,
-    ),
-    "sglang": Capabilities(
-        "",
-        takes_languages=True,
-        most_rules=100,
-        takes_schemas=True,
-        alternatives=20,
-        scores=True,
-        stops=16,
-        context_length=4096,
-    ),
-    "llama.cpp": Capabilities(
-        "",
-        takes_languages=True,
-        takes_schemas=True,
-        alternatives=20,
-        takes_seeds=True,
-        stops=16,
-        context_length=4096,
-    ),
+    "openai-text": replace(OPENAI, alternatives=5),
+    "openai-chat": replace(OPENAI, chat_only=True, takes_schemas=True, alternatives=20),
+    "reasoning": replace(OPENAI, chat_only=True, takes_schemas=True),
+    "vllm": replace(OPEN, most_rules=100, takes_seeds=True, scores=True),
+    "sglang": replace(OPEN, most_rules=100, scores=True),
+    "llama.cpp": replace(OPEN, takes_seeds=True),
     "llama-cpp-python": Capabilities("", continues_turns=False, takes_languages=True, takes_seeds=True),
     "ollama": Capabilities(
         "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
