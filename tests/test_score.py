@@ -131,6 +131,7 @@ return context.prompt[:-3], scores
     prompt, scores = asked.value
     found = lq.score_sync(prompt, OPTIONS, model=noisy(), session=lq.Session())
     assert scores.probabilities == pytest.approx(found.probabilities)
+    assert scores.usage.forward_passes == 1 < (asked.usage.forward_passes or 0), "its own, not those of the run"
 
 
 @pytest.mark.parametrize("decoder", ["argmax", "sample"])
