@@ -329,6 +329,14 @@ def test_a_loop_is_still_one_stream(session: lq.Session) -> None:
     assert model.sent[0].pushed is None
 
 
+def test_of_holes_whose_grammar_is_too_large_for_the_server_the_first_are_held() -> None:
+    model = served("a yes" + "abcd" * 9, takes_languages=True, most_rules=12)
+    source = '"a[X][Y]" where X in [" yes", " no"] and REGEX(Y, "([a-d]{4}){9}")'
+    result = lq.run_sync(source, model=model, session=lq.Session())
+    assert (result["X"], result["Y"]) == (" yes", "abcd" * 9)
+    assert [request.pushed is not None for request in model.sent] == [True, False]
+
+
 def test_options_that_it_would_not_have_said_are_one_request(session: lq.Session) -> None:
     model = served("We choose nothing at all\n", takes_languages=True)
     result = lq.run_sync('"We choose[O]" where O in [" alpha", " beta", " gamma"]', model=model, session=session)
