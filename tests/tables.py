@@ -28,7 +28,19 @@ NAMES: Mapping[str, Any] = {
 
 
 def cases(file: str, section: str, names: Mapping[str, Any] | None = None) -> pytest.MarkDecorator:
-    """The parameters of a test, from a section of `tests/FILE.txt`.
+    """The parameters of a test, from a section of `tests/FILE.txt`."""
+    columns, lines, found = _read(file, section, names)
+    ids = [re.sub(" +", " ", line)[:70] for line in lines]
+    return pytest.mark.parametrize([column.removesuffix("=") for column in columns], found, ids=ids)
+
+
+def rows(file: str, section: str, names: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    """The cases of a section, for a test that looks at all of them at once."""
+    return [tuple(row) for row in _read(file, section, names)[2]]
+
+
+def _read(file: str, section: str, names: Mapping[str, Any] | None) -> tuple[list[str], list[str], list[list[Any]]]:
+    """Columns, lines and cells of a section.
 
     Its heading is `### section: column, column=`. Each line is a case, its cells two spaces or more apart. A cell
     is a text, `""` the empty one; in a column with `=` it is Python, with NAMES and `names`. Lines that begin with
@@ -46,7 +58,4 @@ def cases(file: str, section: str, names: Mapping[str, Any] | None = None) -> py
         return "" if cell == '""' else cell
 
     cells = [re.split(" {2,}", line.rstrip()) for line in lines]
-    rows = [[read(cell, column) for cell, column in zip(row, columns, strict=True)] for row in cells]
-    plain = [column.removesuffix("=") for column in columns]
-    ids = [re.sub(" +", " ", line)[:70] for line in lines]
-    return pytest.mark.parametrize(plain, rows, ids=ids)
+    return columns, lines, [[read(cell, column) for cell, column in zip(row, columns, strict=True)] for row in cells]

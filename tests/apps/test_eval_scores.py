@@ -6,154 +6,15 @@ import csv
 import json
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
 from lmql_lite.data.folder import attempts_in
+from tests.tables import rows
 
-NO_SCORE: float | None = None
-
-TEXTS: list[tuple[Any, Any, str, float | None]] = [
-    # answer, target, metrics, score: the answer is a value of the query, the target a value of a .jsonl file
-    # signs
-    ("-1", "1", "exact choice f1 contains", 0),
-    ("1", "-1", "exact choice f1 contains", 0),
-    ("+", "-", "exact choice f1", 0),
-    ("-A", "A", "exact choice f1", 0),
-    ("O-", "O+", "exact choice f1", 0),
-    ("O-", "O", "exact choice f1", 0),
-    ("\u22125", "-5", "exact choice f1 contains regex", 1),
-    ("-5", "\u22125", "exact choice f1 contains regex", 1),
-    ("\u22125", "5", "exact choice f1 contains", 0),
-    ("1914\u20131918", "1914-1918", "exact choice f1", 1),
-    ("well\u2011known", "well-known", "exact choice f1 contains", 1),
-    ("<", ">", "exact choice f1", 0),
-    ("!", "?", "exact choice f1", 0),
-    # symbols
-    ("C", "C++", "exact choice f1 contains", 0),
-    ("C++", "C", "exact choice f1", 0),
-    ("C#", "C", "exact choice f1", 0),
-    ("F#", "F", "exact choice f1", 0),
-    (".NET", "NET", "exact choice f1", 0),
-    ("A*", "A", "exact choice f1", 0),
-    ("$5", "5", "exact choice f1", 0),
-    ("50%", "50", "exact choice f1", 0),
-    (".5", "5", "exact choice f1 contains", 0),
-    ("3.14", "314", "exact choice f1", 0),
-    ("1/2", "12", "exact choice f1", 0),
-    ("5!", "5", "exact choice f1", 0),
-    ("[0, 1)", "(0, 1]", "exact choice", 0),
-    ("x\u00b2", "x2", "exact choice f1", 0),
-    ("\u00bd", "1/2", "exact choice f1", 0),
-    ("\U0001f44d", "\U0001f44e", "exact choice f1", 0),
-    # what surrounds an answer
-    ("(A)", "A", "choice f1", 1),
-    ("A.", "A", "choice f1", 1),
-    ('"A"', "A", "choice f1", 1),
-    ("\u201cA\u201d", "A", "choice f1", 1),
-    ("**A**", "A", "choice f1", 1),
-    ('**"(A)."**', "A", "choice f1", 1),
-    ("(C++).", "c++", "choice f1", 1),
-    ("A)", "a", "choice f1", 1),
-    ("_A_", "A", "choice f1", 1),
-    ("__init__", "init", "choice f1", 0),
-    ("2*3*4", "234", "choice f1", 0),
-    (":)", ":(", "exact choice f1", 0),
-    ("x'", "x", "exact choice f1", 0),
-    ("**the cat** sat", "'the cat' sat", "f1", 1),
-    ('"(the cat.)" sat', "the cat sat", "f1", 1),
-    ("(**Paris, France**)", "Paris France", "f1", 1),
-    ("James' house", "James house", "f1", 1),
-    ("- A", "A", "choice f1", 1),
-    ("\uff08\uff21\uff09", "A", "choice f1", 1),
-    (" a\n", "A", "choice f1", 1),
-    ("(A)", "A", "exact", 0),
-    ("rome", "Rome", "exact contains", 0),
-    ("5.", "5", "choice f1 contains", 1),
-    ("1,000", "1000", "choice f1", 1),
-    ("1,000", "1000", "exact", 0),
-    ("0.50", "0.5", "exact", 0),
-    ("N/A", "NA", "f1", 1),
-    ("N/A", "NA", "exact choice", 0),
-    # blanks
-    ("", "A", "exact choice f1 contains json", 0),
-    ("  ", "A", "exact choice f1 contains", 0),
-    ("", "", "exact choice f1 json", 1),
-    ("x", "", "exact choice f1 json", 0),
-    ("x", "", "contains regex", NO_SCORE),
-    ("x", "  ", "contains regex", NO_SCORE),
-    ("x", ["", "  "], "contains regex", NO_SCORE),
-    ("x", [], "contains regex f1 choice", NO_SCORE),
-    ("x", ["", "x"], "contains regex exact", 1),
-    (".", "", "exact choice f1", 0),
-    ("...", ".", "exact choice f1", 0),
-    ("A", "the", "exact choice f1", 0),
-    ("a", "", "exact choice f1", 0),
-    ("vitamin A", "vitamin", "exact choice", 0),
-    ("vitamin A", "vitamin", "f1", 2 / 3),
-    # what cannot be seen
-    ("caf\u00e9", "cafe\u0301", "exact choice f1 contains regex json", 1),
-    ("cafe", "caf\u00e9", "exact choice f1 contains", 0),
-    ("\u200bRome\ufeff", "Rome", "exact choice f1 contains", 1),
-    ("\u200f5\u200e", "5", "exact choice f1", 1),
-    ("\u00a0Rome\u00a0", "Rome", "exact choice f1", 1),
-    ("\u2764\ufe0f", "\u2764", "exact choice f1", 1),
-    ("a\r\nb", "a\nb", "exact choice f1", 1),
-    # words
-    ("the cat sat", "a cat sat down", "f1", 0.8),
-    ("\u6771\u4eac\u3067\u3059", "\u6771\u4eac", "f1", 2 / 3),
-    ("\u6771\u4eac\u3002", "\u6771\u4eac", "f1 choice", 1),
-    ("U.S.", "US", "f1", 1),
-    ("don\u2019t", "don't", "choice f1", 1),
-    ("It is 15.", "5", "contains", 0),
-    ("It is -5.", "5", "contains", 0),
-    ("It is 5.", 5, "contains", 1),
-    ("It is 5.2", 5, "contains", 0),
-    ("from 3-5 o'clock", "5", "contains", 1),
-    ("It is True.", True, "contains", 1),
-    # bools, numbers and None
-    (True, True, "exact choice f1 json contains", 1),
-    (True, "TRUE", "exact choice f1 json contains", 1),
-    ("True", True, "exact choice f1 json contains", 1),
-    (True, 1, "exact choice json", 0),
-    (1, True, "exact choice json", 0),
-    (True, False, "exact choice f1 json", 0),
-    (True, "1", "exact choice json", 0),
-    (True, "yes", "exact choice f1 json", 0),
-    (7, "7", "exact choice f1 json contains", 1),
-    (7, 7.0, "exact choice f1 json contains", 1),
-    ("7.0", 7, "exact choice f1 json", 1),
-    ("+7", 7, "exact choice f1", 1),
-    ("\u22127", -7, "exact choice f1", 1),
-    (-7, 7, "exact choice f1 contains json", 0),
-    (15, 5, "exact choice contains json", 0),
-    (1000, "1,000", "exact choice f1", 1),
-    (0.1, "0.10", "exact choice f1 json", 1),
-    (9007199254740993, 9007199254740992, "exact choice f1 json", 0),
-    (9007199254740993, "9007199254740993", "exact choice f1 json", 1),
-    ("01", "1", "exact choice f1", 0),
-    (None, None, "exact choice f1 json contains", 1),
-    ("None", None, "exact choice f1 json contains", NO_SCORE),
-    (None, "null", "exact choice f1 json", 1),
-    (None, "l", "exact choice f1 json contains", 0),
-    # JSON
-    ('{"a": 1, "b": [2]}', {"b": [2.0], "a": 1}, "json exact", 1),
-    ({"a": True}, {"a": 1}, "json exact", 0),
-    ({"n": 9007199254740993}, '{"n": 9007199254740993}', "json exact", 1),
-    ("Rome", "Rome", "json", 1),
-    ("NaN", "Infinity", "json", 0),
-    (["x"], ["x"], "json exact", 1),
-    # several accepted answers, patterns
-    ("Rome", ["Oslo", "Rome"], "exact choice f1 contains regex", 1),
-    ("Bern", ["Oslo", "Rome"], "exact choice f1 contains regex", 0),
-    ("x", "(", "regex", NO_SCORE),
-    ("a42", "^\\d", "regex", 0),
-    ("42", ["^a", "^\\d"], "regex", 1),
-    ("42", 42, "regex", 1),
-]  # fmt: skip
+TEXTS = rows("apps/eval_scores", "answers that look alike", {"NO_SCORE": None})
 
 
 def lq_eval(*arguments: object) -> Result:
@@ -195,28 +56,7 @@ def test_an_answer_that_looks_alike_is_right_and_one_that_means_something_else_i
     assert not wrong
 
 
-CELLS: list[tuple[str, str, str, float | None]] = [
-    # answer as JSON, cell of a .csv file, metrics, score
-    ('"anything at all"', "", "exact contains regex f1 choice json", NO_SCORE),
-    ('"anything at all"', "  ", "exact contains regex f1 choice json", NO_SCORE),
-    ('""', "", "exact f1", NO_SCORE),
-    ("null", "", "exact json", NO_SCORE),
-    ("true", "True", "exact json choice f1", 1),
-    ("true", "TRUE", "exact json choice f1", 1),
-    ("false", "False", "exact json choice f1", 1),
-    ("false", "false", "exact json choice f1", 1),
-    ("true", "False", "exact json choice f1", 0),
-    ("true", "1", "exact json choice", 0),
-    ("1", "True", "exact json choice", 0),
-    ("null", "None", "exact choice f1", 1),
-    ("5", "5.0", "exact json choice f1", 1),
-    ("5", "\u22125", "exact json choice f1", 0),
-    ("-5", "\u22125", "exact choice f1", 1),
-    ("1000", "1,000", "exact choice f1", 1),
-    ("[1, 2]", "[1,2]", "exact json", 1),
-    ('"-1"', "1", "exact choice f1", 0),
-    ('"C"', "C++", "exact choice f1", 0),
-]
+CELLS = rows("apps/eval_scores", "cells of a CSV file", {"NO_SCORE": None})
 
 
 def test_a_cell_of_a_csv_file_is_compared_with_a_typed_answer_and_a_blank_one_is_no_target() -> None:
@@ -236,35 +76,7 @@ def test_a_cell_of_a_csv_file_is_compared_with_a_typed_answer_and_a_blank_one_is
 
 
 NUMBERS = ["0", "1", "2", "3"]
-OPTIONS: list[tuple[list[Any], int, Any, str, float]] = [
-    # options, the best of them, target, metrics, score
-    (NUMBERS, 2, 2, "acc", 1),
-    (["2", "3", "4", "5"], 1, 1, "acc", 1),
-    (["1", "2", "0", "5"], 1, 1, "acc", 1),
-    (["2", "3", "1", "0"], 1, 1, "acc", 1),
-    (["1", "2", "0", "5"], 1, 2, "acc", 0),
-    (["2", "3", "1", "0"], 1, 3, "acc", 0),
-    (["1", "2", "0", "5"], 1, 1.0, "acc", 1),
-    (["1", "2", "0", "5"], 1, "2", "acc", 1),
-    (["1", "2", "0", "5"], 1, "1", "acc", 0),
-    ([" 1", " 2", " 0", " 5"], 0, "1", "acc", 1),
-    ([" A", " B"], 1, "B", "acc", 1),
-    ([" A", " B"], 1, "1", "acc", 1),
-    ([" A", " B"], 0, "1", "acc", 0),
-    ([" no", " yes"], 1, True, "acc", 0),
-    (["False", "True"], 1, True, "acc", 1),
-    (["-1", "1"], 0, "1", "acc", 0),
-    (["-1", "1"], 0, "\u22121", "acc", 1),
-    (["C", "C++"], 0, "C++", "acc", 0),
-    (["caf\u00e9", "tea"], 0, "cafe\u0301", "acc", 1),
-    (["a", "b", "a"], 0, 2, "acc", 1),
-    (["a", "b", "c"], 1, [0, 1], "acc", 1),
-    (["a", "b", "c"], 1, ["a", "b"], "acc", 1),
-    (["a", "b", "c"], 1, ["a", 2], "acc", 0),
-    ([10, 20, 30], 1, 20, "acc", 1),
-    (["10", "20", "30"], 1, 7, "acc", 0),
-    (["a", "b"], 1, -1, "acc", 0),
-]
+OPTIONS = rows("apps/eval_scores", "options", {"NUMBERS": NUMBERS})
 
 
 def test_a_number_as_target_is_an_index_and_a_text_is_an_option() -> None:

@@ -47,19 +47,6 @@ def test_the_answer_is_what_the_query_returned_or_else_its_last_hole(record: dic
 @pytest.mark.parametrize(
     ("spec", "answer", "target", "wanted"),
     [
-        ("exact", " Rome ", "Rome", 1),
-        ("exact", "rome", "Rome", 0),
-        ("exact", 7, "7", 1),
-        ("exact", "01", "1", 0),
-        ("exact", True, 1, 0),
-        ("exact", "x", ["y", "x"], 1),
-        ("exact", ["y", "x"], ["y", "x"], 1),
-        ("contains", "It is Rome.", ["Oslo", "Rome"], 1),
-        ("contains", "It is Rome.", "Oslo", 0),
-        ("contains", "5.20", 5, 0),
-        ("contains", "1,234 people", 234, 0),
-        ("contains", "between 3 and 5, then", 5, 1),
-        ("contains", "+5", 5, 1),
         ("contains", None, None, 1),
         ("regex:^\\d+$", "42", None, 1),
         ("regex:^\\d+$", 42, None, 1),
@@ -68,25 +55,11 @@ def test_the_answer_is_what_the_query_returned_or_else_its_last_hole(record: dic
         ("regex:a:b", "xa:bx", None, 1),
         ("regex:(?i)rome", "ROME", "unread", 1),
         ("regex", "a42", "^\\d", 0),
-        ("regex", True, "True", 1),  # as a table spells it
+        ("regex", True, "True", 1),
         ("regex", False, "FALSE", 1),
         ("regex", True, "False", 0),
         ("regex", 5.0, "5.00", 1),
         ("regex", "True", "true", 0),
-        ("f1", "the cat sat", "a cat sat down", 0.8),
-        ("f1", "cat cat cat", "cat", 0.5),  # a word counts as often as it is in both
-        ("f1", "cat", "dog", 0),
-        ("f1", "a b c d", ["x", "c d", "b c d"], 1),  # the best of several; the article "a" does not count
-        ("f1", None, "cat", 0),
-        ("choice", " (B).", "b", 1),
-        ("choice", "B", "C", 0),
-        ("choice", "b c", "B  C", 1),
-        ("json", '{"a": 1, "b": [2]}', {"b": [2.0], "a": 1}, 1),
-        ("json", "[true]", [1], 0),
-        ("json", "no json", {}, 0),
-        ("json", "[1, 2]", [2, 1], 0),
-        ("json", '{"a": 1}', {"a": 1, "b": None}, 0),
-        ("json", "1e2", 100, 1),
     ],
 )
 def test_a_metric_says_how_right_an_answer_is(spec: str, answer: Any, target: Any, wanted: float) -> None:
