@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.apps.cli import main
+from tests.tables import cases
 
 
 @dataclass(frozen=True)
@@ -122,29 +123,7 @@ def test_a_cache_file_is_written_and_replayed(shell: Shell) -> None:
     assert shell("run", query, "--cache-mode", "ro").code == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["run", "nowhere.lq"], 2, "nowhere.lq"),
-        (["run", "."], 2, "folder"),
-        (["run", "q.lq", "--var", "x"], 2, "--var takes NAME=VALUE; this is 'x'"),
-        (["run", "q.lq", "--var", "1=x"], 2, "--var takes NAME=VALUE"),
-        (["run", "q.lq", "--var", "x=1", "--var", "x=2"], 2, "'x' is given twice"),
-        (["run", "q.lq", "--var", "x=@nowhere.txt"], 2, "cannot be read from 'nowhere.txt'"),
-        (["run", "q.lq", "--var-json", "x={"], 2, "is not JSON"),
-        (["run", "q.lq", "--var", "y=1"], 2, "the query has no input 'y'"),
-        (["run", "q.lq", "--seed", "-1"], 2, "seed is a whole number"),
-        (["run", "q.lq", "--max-tokens", "0"], 2, "max_tokens is a whole number"),
-        (["run", "q.lq", "--seed", "many"], 2, "is not a valid integer"),
-        (["run", "q.lq", "--zzz"], 2, "No such option '--zzz'. An input of the query is given as --var"),
-        (["run", "q.lq", "--modle", "demo"], 2, "Did you mean --model?"),
-        (["chat", "q.lq", "--top-k", "3"], 2, "It belongs in the header of the query: sample(top_k=...)"),
-        (["run", "q.lq", "--model", "gpt-9"], 5, "no model is called 'gpt-9'"),
-        (["run", "q.lq", "--model", "openai/gpt-9"], 5, "needs an API key"),
-        (["walk"], 2, "No such command"),
-        (["check"], 2, "Missing argument"),
-    ],
-)
+@cases("apps/command_line", "wrong usage is one sentence and its code", globals())
 def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[str], code: int, sentence: str) -> None:
     shell.write("q.lq", '"a[B]" where B == "c"')
     ended = shell(*arguments)
@@ -153,56 +132,7 @@ def test_wrong_usage_is_one_sentence_and_its_code(shell: Shell, arguments: list[
     assert ended.out == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "place", "sentence"),
-    [
-        ('x = (1,\n"a[B]"\n', 3, "q.lq:1:5", ""),
-        ('"a[B]\nx = 1\n', 3, "q.lq:1:1", ""),
-        ('"""a[B]\n', 3, "q.lq:1:1", ""),
-        ('"a[B"\n', 3, "q.lq:1:3", ""),
-        ("Say hello: [GREETING]\n", 3, "q.lq:1:1: this is not Python; a prompt needs quotes around it", '"..."'),
-        ("\u201ca[B]\u201d\n", 3, "q.lq:1:1: Python does not accept curly quotes", 'write straight ones: "..."'),
-        (
-            '"a[B: Int]"\n',
-            2,
-            "q.lq:1:7: the input 'Int' is missing",
-            "int? Else define or import the type",
-        ),
-        ('"a[ANSWER]"\nreturn ANSWR\n', 2, "q.lq:2:8: the input 'ANSWR' is missing", "did you mean ANSWER?"),
-        ('"a{b"\n', 3, "q.lq:1:3", ""),
-        ('argmx\n    "a[B]"\nwhere len(B) < 3\n', 3, "q.lq:1:1", "argmax"),
-        ('argmax(heat=2)\n    "a[B]"\n', 3, "q.lq:1:8", "no option called 'heat'"),
-        ('"a[1B]"\n', 3, "q.lq:1:4", "'1B' is not a valid name for a hole"),
-        ('"a[B: 42]"\n', 3, "q.lq:1:7", "the type of [B] cannot be spelled as text"),
-        ('"{:user}a[B]"\n', 5, "q.lq:1:2", "has no turns"),
-        ('"a[B]" distribution B in ["a", "a"]\n', 3, "q.lq:1:26", "the option 'a' is repeated"),
-        (
-            'none = []\n"a[B]" distribution B in none\n',
-            4,
-            "q.lq:2:26",
-            "the distribution of [B] cannot be made: there are no options",
-        ),
-        ('"a[B]" where len(C) < 3\n', 3, "q.lq:1:", ""),
-        ('"a[JOKE]" where STOPS_AT(JOEK, "?")\n', 3, "q.lq:1:26", "JOKE"),
-        ('"a[B]" where WORDS(B)[0] == "c"\n', 3, "q.lq:1:14", "WORDS only says how long"),
-        ('"a[B]" where is_prime(int(B))\n', 2, "q.lq:1:14", "define or import the function is_prime in the query"),
-        ('"a[B]" where B == "c" and str.upper(B) == "D"\n', 4, "q.lq:1:27", "the only possible value was 'c'"),
-        ('"a[B]" where not STOPS_AT(B, "x")\n', 3, "q.lq:1:18", "cannot be negated"),
-        ('"a[B]" where len(B) < \n', 3, "q.lq:1:", ""),
-        ("", 3, "q.lq:1:1", "empty"),
-        ("# nothing\n", 3, "q.lq:", ""),
-        (b'"a\xff"\n', 2, "'q.lq' is not UTF-8", "line 1, byte 3"),
-        (b'"a\x00"\n', 2, "q.lq", ""),
-        ('if True:\n\t"a"\n        "b"\n', 3, "q.lq:3:", ""),
-        ('"a"\n  "b"\n', 3, "q.lq:2:", ""),
-        ('"{place}"\n', 2, "q.lq:1:3", "'place' is missing"),
-        ('"a[B]" where B in []\n', 4, "q.lq:1:14", "no text satisfies"),
-        ('none = []\n"a[B]" where B in none\n', 4, "q.lq:2:14", "no text satisfies"),
-        ('"a"\nassert 1 == 2, "not equal"\n', 4, "q.lq:2", "AssertionError: not equal"),
-        ('"a"\nx = 1 / 0\n', 1, "q.lq:2", "ZeroDivisionError: division by zero"),
-        ('"{(1).nope}"\n', 1, "q.lq:1", "AttributeError"),
-    ],
-)
+@cases("apps/command_line", "bad input is one clear diagnostic and its code", globals())
 def test_bad_input_is_one_clear_diagnostic_and_its_code(
     shell: Shell, text: str | bytes, code: int, place: str, sentence: str
 ) -> None:

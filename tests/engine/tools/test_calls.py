@@ -5,7 +5,6 @@ The same on a model in this process, whose calls are completed for it, and on a 
 
 from __future__ import annotations
 
-import datetime
 import enum
 import functools
 import re
@@ -22,6 +21,7 @@ import lmql_lite as lq
 from lmql_lite.engine.tools.toolbox import literals
 from lmql_lite.errors import ConstraintError, InputError
 from tests.servers.scored import ScriptedCompleter
+from tests.tables import cases
 
 
 class Colour(enum.Enum):
@@ -172,103 +172,7 @@ shop = Shop({"pear": 3})
 counter: Any = Shop({"pear": 4})
 counter.__name__ = "counter"
 
-TAKEN: list[tuple[Callable[..., Any], str, str]] = [
-    (finish, 'finish(answer="x", n=1)', '{"answer": "x", "n": 1}'),
-    (finish, "finish()", "{}"),
-    (finish, "finish(a={'b': [None]}, c=-1)", '{"a": {"b": [null]}, "c": -1}'),
-    (grade, "grade(ada=1, alan='2')", '{"ada": 1, "alan": 2}'),
-    (echo, 'echo({"a": {"b": [1]}})', '{"a": {"b": [1]}}'),
-    (echo, 'echo([{"a": []}, [[{}]], {"b": {"c": {"d": null}}}])', '[{"a": []}, [[{}]], {"b": {"c": {"d": null}}}]'),
-    (echo, "echo(" + "[" * 40 + "]" * 40 + ")", "[" * 40 + "]" * 40),
-    (echo, "echo(true)", "true"),
-    (echo, "echo(value=[true, false, null, True, False, None])", "[true, false, null, true, false, null]"),
-    (echo, 'echo({"a":1,"b":null})', '{"a": 1, "b": null}'),
-    (echo, "echo([1, 2,],)", "[1, 2]"),
-    (echo, "echo( value = 1 )", "1"),
-    (echo, "echo(-1.5E+3)", "-1500.0"),
-    (echo, "echo(.5)", "0.5"),
-    (echo, "echo(-Infinity)", "-Infinity"),
-    (echo, "echo((1, (2,), ()))", "[1, [2], []]"),
-    (echo, r"""echo("it's \"so\"")""", r'''"it's \"so\""'''),
-    (echo, r"""echo('it\'s "so"')""", r'''"it's \"so\""'''),
-    (echo, r'echo("caf\u00e9 \ud83d\ude00 \/ \\ \t\n")', r'"café 😀 / \\ \t\n"'),
-    (echo, r"""echo({'\ud83d\ude00': "\d+\."})""", r'{"😀": "\\d+\\."}'),
-    (echo, 'echo("a) # b, (c` [d")', '"a) # b, (c` [d"'),
-    (echo, "echo('')", '""'),
-    (every, "every(1, [2], {}, null)", "[1, [2], {}, null]"),
-    (every, "every()", "[]"),
-    (number, "number(null)", "null"),
-    (number, "number(x=None)", "null"),
-    (numbers, "numbers([])", "[]"),
-    (real, "real(1)", "1.0"),
-    (order, 'order({"first": {"item": "a"}, "lines": [{"item": "b", "price": 1}]})', '"Line a [1.0]"'),
-    (orders, 'orders({"all": [{"first": {"item": "a", "price": null}, "lines": []}]})', '["a"]'),
-    (person, 'person({"name": "Ann", "lines": [{"item": "b"}]})', "\"Ann [Line(item='b', price=None)]\""),
-    (size, 'size({"height": 2}, [{"height": 3}])', "3"),
-    (paint, 'paint("red", kind=3)', '"Colour.RED 3"'),
-    (point, "point([3, 1])", "2"),
-    (search, 'search("a", limit=2)', '["a", "a"]'),
-    (wait, "wait(1.5)", "1.5"),
-    (later, "later(1.5)", "1.5"),
-    (shop.price, 'price("pear")', "3"),
-    (shop.buy, 'buy("pear", count=2)', "6"),
-    (Shop.name, "name('Rome')", '"Shop Rome"'),
-    (Shop.tax, "tax(10)", "2"),
-    (counter, 'counter("pear")', "4"),
-    (functools.partial(search, limit=1), "search('a')", '["a"]'),
-    (returned("é`"), "returned()", '"é`"'),
-    (returned("\ud800"), "returned()", '"?"'),
-    (returned(Line("a", 3.5)), "returned()", '{"item": "a", "price": 3.5}'),
-    (returned([Person(name="Ann")]), "returned()", '[{"name": "Ann", "lines": []}]'),
-    (returned(datetime.date(2024, 2, 29)), "returned()", '"2024-02-29"'),
-    (returned(1j), "returned()", '"1j"'),
-    (functools.partial(shop.buy, "pear"), "buy(count=2)", "6"),
-]
 ORDER = "order(order: Order) -> str"
-REFUSED: list[tuple[Callable[..., Any], str, str]] = [
-    (text, 'text("a", foo=1)', "got an unexpected keyword argument 'foo'; it is text(x: str) -> str"),
-    (text, 'text("a", "b")', "too many positional arguments; it is text(x: str) -> str"),
-    (text, 'text("a", x="b")', "multiple values for argument 'x'; it is text(x: str) -> str"),
-    (text, "text()", "missing a required argument: 'x'; it is text(x: str) -> str"),
-    (text, "text(x='a', x='b')", "the argument 'x' is given twice"),
-    (text, "text(5)", "x: input should be a valid string, not 5"),
-    (text, "text(null)", "x: input should be a valid string, not None"),
-    (text, "text(Rome)", "Rome is not a literal: write the value itself"),
-    (text, "text(what's new)", "(what's new) are not arguments of Python"),
-    (text, "text('a' + 'b')", "'a' + 'b' is not a literal: write the value itself"),
-    (text, "text(text('a'))", "text('a') is not a literal: write the value itself"),
-    (text, "text('a'; 'b')", "('a'; 'b') are not arguments of Python"),
-    (text, "text([1, 2)", "([1, 2) are not arguments of Python"),
-    (text, "text([1}, 2])", "([1}, 2]) are not arguments of Python"),
-    (number, 'number("abc")', "x: input should be a valid integer, unable to parse string as an integer, not 'abc'"),
-    (number, "number(true)", "x: input should be a valid integer, not True"),
-    (number, "number(1.5)", "x: input should be a valid integer, got a number with a fractional part, not 1.5"),
-    (numbers, "numbers([1, false])", "x.1: input should be a valid integer, not [1, False]"),
-    (real, "real(True)", "x: input should be a valid number, not True"),
-    (echo, 'echo({"a": 1, "a": 2})', 'the key \'a\' occurs twice in {"a": 1, "a": 2}'),
-    (echo, 'echo([{"b": {"a": 1, "a": 1}}])', 'the key \'a\' occurs twice in {"a": 1, "a": 1}'),
-    (finish, 'finish("x", n=1)', "too many positional arguments; it is finish(**named: Any) -> dict[str, Any]"),
-    (grade, "grade(ada='x')", "named.ada: input should be a valid integer, unable to parse string as an integer"),
-    (order, 'order({"first": {}, "lines": []})', "order.first.item: field required"),
-    (order, 'order({"first": {"item": "a"}, "lines": [], "more": 1})', "order.more: unexpected keyword argument"),
-    (
-        orders,
-        'orders({"all": [{"first": {"item": "a", "price": 1, "colour": 2}, "lines": []}]})',
-        "orders.all.0.first.colour",
-    ),
-    (orders, 'orders({"all": [1]})', "orders.all.0: input should be a dictionary or an instance of Order"),
-    (paint, 'paint("blue")', "colour: input should be 'red', not 'blue'"),
-    (paint, 'paint("red", "chalk")', "kind: input should be 'oil' or 3, not 'chalk'"),
-    (search, 'search(query="a")', ""),  # in other words in each version of Python
-    (sealed, 'sealed({"word": "x"})', "KeyError: 'x'"),
-    (shop.price, 'price("plum")', "KeyError: 'plum'"),
-    (text, "text(__import__('os').getpid())", "__import__('os').getpid() is not a literal: write the value itself"),
-    (text, "text(*['a'])", "*['a'] is not a literal: write the value itself"),
-    (text, "text(**{'x': 'a'})", "** is not allowed here"),
-    (text, "text(x='a', 'b')", "(x='a', 'b') are not arguments of Python"),
-    (over, "over()", "StopIteration: no more at all"),
-    (returned(CIRCLE), "returned()", "the result cannot be written: Circular reference"),
-]
 WORDS = (b'")', b"})", b"]})", b"]})`", b"null)", b") #", b")`", b"`,", b'": {"', b"), ", b')"', b"` and")
 """Tokens that reach over the ends of arguments."""
 
@@ -279,7 +183,7 @@ def written(function: Callable[..., Any], model: Any, **options: Any) -> str:
     return str(lq.run_sync('"Use:[argmax(tools=[tool]) X]"', {"tool": function}, model=model, **options)["X"])
 
 
-@pytest.mark.parametrize(("function", "call", "result"), TAKEN, ids=[call for _, call, _ in TAKEN])
+@cases("engine/tools/calls", "what a function can take can be written", globals())
 def test_what_a_function_can_take_can_be_written(function: Callable[..., Any], call: str, result: str) -> None:
     expected, session = f" `{call} # result: {result}`", lq.Session()
     for model in (
@@ -290,7 +194,7 @@ def test_what_a_function_can_take_can_be_written(function: Callable[..., Any], c
         assert written(function, model, session=session).startswith(expected)
 
 
-@pytest.mark.parametrize(("function", "call", "error"), REFUSED, ids=[call for _, call, _ in REFUSED])
+@cases("engine/tools/calls", "what a function cannot take is an error that names it", globals())
 def test_what_a_function_cannot_take_is_an_error_that_names_it(
     function: Callable[..., Any], call: str, error: str
 ) -> None:
