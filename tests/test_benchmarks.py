@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.tables import cases
+
 COUNTED = ("template", "options", "tools", "joke")
 
 
@@ -40,31 +42,7 @@ def tasks() -> ModuleType:
 PERSON = '{"name": "Ann", "age": 30, "city": "Rome"}'
 
 
-@pytest.mark.parametrize(
-    ("task", "texts", "broken"),
-    [
-        ("template", ["a", "b", "c", "d"], 0),
-        ("template", ["a", "b\n", "c"], 2),
-        ("option", [" a new list"], 1),
-        ("calls", ["3 + 4 ="] * 10, 0),
-        ("calls", ["3 + 4 ="] * 9 + ["3 + x ="], 1),
-        ("record", [PERSON], 0),
-        ("record", [PERSON.replace("30", "130")], 1),
-        ("record", [PERSON.replace("Ann", "A" * 21)], 1),
-        ("record", ['{"age": 30, "name": "Ann", "city": "Rome"}'], 1),
-        ("record", [PERSON + "."], 1),
-        ("free", [PERSON.replace("30", "130")], 0),
-        ("free", [PERSON.replace("30", "3.5")], 1),
-        ("date", ["2022-07-24"], 0),
-        ("date", ["2022-07-24."], 1),
-        ("words", [" function"], 0),
-        ("scores", [" Rom"], 1),
-        ("labels", [" neutral"] * 199, 1),
-        ("chat", [""] * 6, 0),
-        ("values", [" Rome"] * 250 + ["2022-07-24"] * 250 + ["a\n"] * 250 + [PERSON] * 250, 0),
-        ("values", ["Rome"] * 250 + ["2022-07-24"] * 250 + ["a"] * 250 + [PERSON] * 249, 501),
-    ],
-)  # fmt: skip
+@cases("benchmarks", "a text that breaks its condition is counted", globals())
 def test_a_text_that_breaks_its_condition_is_counted(
     tasks: ModuleType, task: str, texts: list[str], broken: int
 ) -> None:

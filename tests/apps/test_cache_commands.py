@@ -16,6 +16,7 @@ from lmql_lite.cache.tokens.inspect import ModelEntries, read_file, write_new
 from lmql_lite.cache.tokens.nodes import ScoreEntry
 from tests.apps.test_cli import Shell
 from tests.cache.tokens.entries import rows_of
+from tests.tables import cases
 
 JOKE = """argmax
     "A good dad joke. A indicates the punchline\\nQ:[JOKE]\\nA:[PUNCHLINE]"
@@ -118,20 +119,7 @@ def test_an_empty_file_and_a_damaged_one_are_shown_as_they_are(joke: Shell) -> N
         assert ended.code == 0 and "damaged" in ended.err and "lq cache verify joke.tokens" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (-5, "just now"),
-        (0.5, "just now"),
-        (1, "1 second ago"),
-        (59, "59 seconds ago"),
-        (60, "1 minute ago"),
-        (7199, "1 hour ago"),
-        (7200, "2 hours ago"),
-        (86_399, "23 hours ago"),
-        (86_400 * 400, "400 days ago"),
-    ],
-)
+@cases("apps/cache_commands", "ages are said in their largest unit", globals())
 def test_ages_are_said_in_their_largest_unit(seconds: float, said: str) -> None:
     assert ago(seconds) == said
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
 from lmql_lite.data.folder import attempts_in
+from tests.tables import cases
 
 COUNTED = "calls.txt"
 QUERY = f'with open("{COUNTED}", "a") as file:\n    file.write(word + "\\n")\n"{{word}}"\nreturn "a"\n'
@@ -59,22 +60,7 @@ def test_a_field_of_a_megabyte_and_a_byte_order_mark_are_read() -> None:
     assert report()["metrics"][0]["mean"] == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("d.csv", "id;word;target\r\na;x, y;a\r\nb;z;a\r\n"),
-        ("d.csv", "id\tword\ttarget\na\tx, y\ta\nb\tz\ta\n"),
-        ("d.csv", "id|word|target\na|x, y|a\nb|z|a\n"),
-        ("d.csv", "\ufeffsep=;\nid;word;target\na;x, y;a\nb;z;a\n"),
-        ("d.csv", '"id";"word";"target"\na;"x, y";a\nb;z;a\n'),
-        ("d.csv", 'id,word,target\na,"x, y",a\nb,z,a\n'),
-        ("d.csv", 'id,"word","target"\na,"x, y",a\nb,z,a\n'),
-        ("d.csv.gz", 'id,word,target\na,"x, y",a\nb,z,a\n'),
-        ("d.tsv.gz", "id\tword\ttarget\na\tx, y\ta\nb\tz\ta\n"),
-        ("d.jsonl.gz", '{"id": "a", "word": "x, y", "target": "a"}\n{"id": "b", "word": "z", "target": "a"}\n'),
-        ("d.json.gz", '[{"id": "a", "word": "x, y", "target": "a"}, {"id": "b", "word": "z", "target": "a"}]'),
-    ],
-)
+@cases("apps/eval_bad_input", "a table of another country and a packed file have the same rows", globals())
 def test_a_table_of_another_country_and_a_packed_file_have_the_same_rows(name: str, text: str) -> None:
     data = text.encode()
     Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
@@ -86,23 +72,8 @@ def test_a_table_of_another_country_and_a_packed_file_have_the_same_rows(name: s
 CUT = gzip.compress(b'{"word": "x", "target": "a"}\n', mtime=0)[:-9]
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "sentence"),
-    [
-        ("d.csv", b'id,word,target\na,"x,a\nb,y,a\nc,z,a\n', "a quote in line 2 is not closed, and takes in"),
-        ("d.csv", b'id,word,target\na,x,a\nb,"y,a', "a quote in line 3 is not closed"),
-        ("d.csv", b'id,word,target\na,"x,a\nb,y,a\nc,"z",a\n', "a quote in line 2 is not closed"),
-        ("d.csv", b'"id,word,target\na,x,a\n', "a quote in line 1 is not closed"),
-        ("d.csv", b"id,word,target\na,caf\xe9,a\n", "is not UTF-8 text"),
-        ("d.jsonl.gz", b"no gzip", "cannot be read: Not a gzipped file"),
-        ("d.jsonl.gz", CUT, "cannot be read: Compressed file ended"),
-        ("d.csv", b"", "has no rows"),
-        ("d.jsonl", None, "cannot be read: No such file"),
-        ("d.csv", b"id,word,target\na,x,a\na,y,a\n", "lines 2 and 3 have the same id"),
-        ("d.csv", b"id,wrod,target\na,x,a\n", "has no column 'word'\n    hint: did you mean wrod?"),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_read_is_refused_before_anything_runs_and_leaves_no_folder(
+@cases("apps/eval_bad_input", "a file that cannot be read is refused and leaves no folder", globals())
+def test_a_file_that_cannot_be_read_is_refused_and_leaves_no_folder(
     name: str, data: bytes | None, sentence: str
 ) -> None:
     Path("d.csv").unlink()

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from lmql_lite.apps.cli import lq as command
 from lmql_lite.data.folder import RunFolder, attempts_in, identity_of
 from lmql_lite.models.demo import DemoModel
+from tests.tables import cases
 
 QUERY = 'if word == "boom":\n    raise ValueError("no")\n"{word}[X]" where X in [" a", " b"]\nreturn X.strip()\n'
 """Its answers are the demo model's, whatever they are: the tests compare runs."""
@@ -135,19 +136,7 @@ def test_two_runs_of_one_folder_at_once_say_who_holds_it() -> None:
     assert done.exit_code == 6 and "is being written by process" in done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--target", "tagret", "-m", "exact"], "did you mean target?"),
-        (["--map", "word=wrd"], "did you mean word?"),
-        (["--filter", "wrod=1"], "did you mean word?"),
-        (["--filter", "id=gone"], "no row has the id 'gone'"),
-        (["--filter", "target=b"], "no row has the target 'b'"),
-        (["--limit", "ten"], "--limit is a number of rows"),
-        (["--max-cost", "1"], "--max-cost needs --prices"),
-        (["-m", "exact", "--min", "exact>=0.5", "--min", "f1>=0.5"], "names no metric of this run: 'f1'"),
-    ],
-)
+@cases("apps/eval_command", "wrong options are refused in a sentence", globals())
 def test_wrong_options_are_refused_in_a_sentence(arguments: list[str], sentence: str) -> None:
     done = lq("q.lq", "d.csv", "-o", "r", *arguments)
     assert done.exit_code == 2 and sentence in done.output

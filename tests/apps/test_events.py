@@ -18,6 +18,7 @@ from tests.apps.test_servers import at
 from tests.models.api import KEY
 from tests.servers.kinds import VLLM
 from tests.servers.stub import Fault, serving
+from tests.tables import cases
 
 SAY = '"Say:[X]" where len(X) < 9'
 
@@ -148,20 +149,7 @@ def test_ctrl_c_is_the_last_line_of_events_and_of_a_recording(tmp_path: Path) ->
 # --trace and replay ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "code"),
-    [
-        (SAY, 0),
-        ("return [1, 'é']", 0),
-        ('"Is it a bird?[K]" distribution K in [" yes", " no"]', 0),
-        ('"a"\n"b[X]" where X == "c" and str.upper(X) == "d"', 4),
-        ('"a"\nx = 1 / 0\n', 1),
-        ('"a"\nassert 1 == 2, "not equal"\n', 4),
-        ("sample(n=3, seed=1)\n" + '    "A:[X]"\nwhere len(X) < 6\n', 0),
-        ("sample(n=2, seed=1)\n" + '    "A:[X]"\n    return X\nwhere len(X) < 6\n', 0),
-    ],
-    ids=["text", "value", "distribution", "constraint", "own", "assertion", "several", "several values"],
-)
+@cases("apps/events", "a replay shows what the run showed and ends as it did", globals())
 def test_a_replay_shows_what_the_run_showed_and_ends_as_it_did(shell: Shell, source: str, code: int) -> None:
     ran = shell("run", shell.write("q.lq", source), "--trace", "r.lqrun")
     os.remove(shell.folder / "q.lq")

@@ -19,6 +19,7 @@ from lmql_lite.models import registry
 from lmql_lite.models.registry import is_known, load
 from tests.apps.test_cli import Shell, shell
 from tests.conftest import ROOT
+from tests.tables import cases
 
 __all__ = ["shell"]
 
@@ -87,21 +88,7 @@ def test_a_wrong_pyproject_is_a_sentence_with_the_file(tmp_path: Path, table: st
     assert os.environ["LQ_MODEL"] == "demo"
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("gpt-4o", "did you mean openai/gpt-4o?"),
-        ("dmeo", "did you mean demo?"),
-        ("org/name", "use `demo`"),
-        ("llama3.2", "did you mean ollama/llama3.2?"),
-        ("qwen2.5:7b", "did you mean ollama/qwen2.5:7b?"),
-        ("o3-mini", "did you mean openai/o3-mini?"),
-        ("ollama", "use ollama/NAME"),
-        ("openai", "use openai/NAME"),
-        ("ollama:llama3.2", "did you mean ollama/llama3.2?"),
-        ("openai:gpt-4o", "did you mean openai/gpt-4o?"),
-    ],
-)
+@cases("apps/first_steps", "an unknown model has the likely one as a hint")
 def test_an_unknown_model_has_the_likely_one_as_a_hint(name: str, hint: str) -> None:
     assert not is_known(name)
     with pytest.raises(ModelError) as raised:

@@ -18,6 +18,7 @@ import pytest
 
 from lmql_lite.observe.lines import read
 from tests.apps.playground_server import Page, Server, ends, is_alive, printed
+from tests.tables import cases
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -282,19 +283,7 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr == f"port {port} is in use\n    hint: name another one; --port 0 takes one that is free\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["none.lq"], "there is no file 'none.lq'"),
-        (["x\u202e.lq"], "the page cannot open 'x\\u202e.lq'"),
-        (["notes.txt"], "'notes.txt' is neither a folder nor a .lq file"),
-        (["--model", "gpt"], "no model is called 'gpt'"),
-        (["--base-url", "http://localhost:1"], "--base-url is the address of a model, but no model is named"),
-        (["--cache", "x.db"], "--cache takes a .tokens file"),
-        (["--max-cost", "1"], "--max-cost needs --prices"),
-    ],
-    ids=["no file", "odd name", "no query", "no model", "url alone", "no token file", "no prices"],
-)
+@cases("apps/playground", "what is wrong on the command line is one sentence", globals())
 def test_what_is_wrong_on_the_command_line_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     for name in ("notes.txt", "x\u202e.lq"):
         (tmp_path / name).write_text("notes")

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.apps.playground_server import API, STATIC, Page, Server, ask, runs, send
+from tests.tables import cases
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -152,21 +153,7 @@ def test_its_own_names_are_answered(server: Server, host: str) -> None:
     assert ask(server, "GET", "/", f"Host: {host}:{server.port}") == 200
 
 
-ORIGINS = [
-    "http://127.0.0.1:1",
-    "http://127.0.0.1",
-    "https://127.0.0.1:{port}",
-    "http://localhost:{port}",
-    "http://evil.test:{port}",
-    "http://127.0.0.1:{port}.evil.test",
-    "http://127.0.0.1:{port}/",
-    "null",
-    "file://",
-    "",
-]
-
-
-@pytest.mark.parametrize("origin", ORIGINS)
+@cases("apps/playground_security", "a request of another origin is refused and starts nothing")
 def test_a_request_of_another_origin_is_refused_and_starts_nothing(server: Server, origin: str) -> None:
     before = len(runs(server))
     headers = (f"Host: 127.0.0.1:{server.port}", f"Origin: {origin.format(port=server.port)}")

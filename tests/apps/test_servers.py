@@ -19,6 +19,7 @@ from tests.apps.test_cli import Shell
 from tests.models.api import KEY
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, VLLM, Config
 from tests.servers.stub import Fault, Server, serving
+from tests.tables import cases
 
 SAYS = "Say: hello\nYou say: stop\n"
 QUERY = '"Say:[A]" where STOPS_AT(A, "\\n")\n'
@@ -114,29 +115,7 @@ def test_a_limit_ends_a_run_with_exit_code_7(shell: Shell, limits: list[str], se
         assert (told["ok"], told["error"]["code"]) == (False, "BudgetError")
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--max-cost", "1"], "--max-cost needs --prices"),
-        (["--prices", "0.15"], "'0.15' is not two numbers with a comma between them"),
-        (["--prices", "a,b"], "'a,b' is not two numbers"),
-        (["--prices", "-1,2"], "prices is two or three numbers"),
-        (["--max-requests", "-1"], "max_requests is a whole number"),
-        (["--max-requests", "many"], "is not a valid integer"),
-        (["--base-url", "http://localhost:1/v1"], "--base-url is for a model behind an API, but none"),
-        (["--timeout", "5"], "--timeout is for a model behind an API, but none is named"),
-    ],
-    ids=[
-        "no prices",
-        "one price",
-        "no numbers",
-        "negative price",
-        "negative",
-        "no number",
-        "no model",
-        "no model either",
-    ],
-)
+@cases("apps/servers", "wrong usage is a sentence and exit code 2", globals())
 def test_wrong_usage_is_a_sentence_and_exit_code_2(shell: Shell, options: list[str], sentence: str) -> None:
     ended = shell("run", "q.lq", *options)
     assert (ended.code, ended.out) == (2, "")

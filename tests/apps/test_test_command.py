@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lmql_lite.apps.cli import main
+from tests.tables import cases
 
 QUERY = """
 "The weather is {weather}. Should I take an umbrella? Answer:[ANSWER]" where ANSWER in [" yes", " no"]
@@ -53,24 +54,7 @@ def test_a_case_that_holds_passes_and_is_replayed_without_asking(lq_test) -> Non
     assert Path("choose.cases.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ('returns = "hat"', "returned 'umbrella', expected 'hat'"),
-        ("returns = 3", "returned 'umbrella', expected 3"),
-        ('holes = { ANSWER = " no" }', "ANSWER is ' yes', expected ' no'"),
-        ('holes = { ANSWR = " no" }', "no hole 'ANSWR' was filled; did you mean ANSWER?"),
-        ('assert = "len(ANSWER) < 3"', "len(ANSWER) < 3 does not hold: ANSWER = ' yes'"),
-        ('assert = ["value == weather"]', "value == weather does not hold: value = 'umbrella', weather = 'rainy'"),
-        ('assert = ["ANSWR == 1"]', "ANSWR == 1: did you mean ANSWER?"),
-        ('assert = ["1 / 0"]', "1 / 0 raised ZeroDivisionError: division by zero"),
-        (
-            'distribution.ANSWER = { " yes" = 0.5 }',
-            "[ANSWER] has no distribution; write: distribution ANSWER in [...] behind its prompt",
-        ),
-        ("inputs.wether = 1", "the query has no input 'wether'"),
-    ],
-)
+@cases("apps/command", "a case that does not hold says why")
 def test_a_case_that_does_not_hold_says_why(lq_test, line: str, problem: str) -> None:  # type: ignore[no-untyped-def]
     cases = RAIN + line if not line.startswith("inputs") else f"[[case]]\nname = 'rain'\n{line}"
     code, out, _ = lq_test(cases, "choose.cases.toml")
@@ -147,24 +131,7 @@ def test_without_a_recording_none_names_file_and_remedy(lq_test) -> None:  # typ
     assert not Path("choose.cases.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("cases", "problem", "hint"),
-    [
-        ("", "has no cases", "[[case]]"),
-        ("case = 3", "has no cases", "[[case]]"),
-        ("[[case]]\nname = rain", "is not TOML", "quotes"),
-        ("[[cases]]", "choose.cases.toml: 'cases' is not known", "did you mean case?"),
-        (RAIN + "return = 1", "choose.cases.toml:1: 'return' is not known", "did you mean returns?"),
-        (RAIN + "\n" + RAIN, "choose.cases.toml:5: a second case is called 'rain'", ""),
-        (RAIN + "pass_rate = 0.5", "pass_rate is a share of seeds, and there is one run", "seeds = 20"),
-        (RAIN + "seeds = 0", "seeds is a number of them, or a list", "seeds = 20"),
-        (RAIN + 'assert = ["len("]', "which is not an expression of Python", "len(ANSWER)"),
-        (RAIN + "options = { temprature = 1 }", "options has no 'temprature'", "did you mean temperature?"),
-        (RAIN + "distribution.ANSWER = 0.5", "gives the lowest probability of each option", "distribution.ANSWER"),
-        ('query = "chose.lq"\n' + RAIN, "has cases of chose.lq, which does not exist", "names another one"),
-        ("model = 3\n" + RAIN, "model is a text", ""),
-    ],
-)
+@cases("apps/command", "what is no case is a sentence with its place", globals())
 def test_what_is_no_case_is_a_sentence_with_its_place(  # type: ignore[no-untyped-def]
     lq_test, cases: str, problem: str, hint: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.data.metrics import Metric, answer_of, metric_named
+from tests.tables import cases
 
 NAN = math.nan
 
@@ -27,57 +28,17 @@ def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
     return measured(spec, answer, target, **record)[0]
 
 
-@pytest.mark.parametrize(
-    ("record", "wanted"),
-    [
-        ({"value": "v", "variables": {"X": "x"}}, "v"),
-        ({"value": None, "variables": {"X": "x", "Y": "y"}}, "y"),
-        ({"variables": {"X": "x", "P(Y)": [["a", 0.5]]}}, "x"),
-        ({"value": None, "returns": True, "variables": {"X": "x"}}, None),
-        ({"value": False, "variables": {"X": "x"}}, False),
-        ({"value": "", "variables": {"X": "x"}}, ""),
-        ({"variables": {"P(Y)": [["a", 0.5]]}}, None),
-        ({}, None),
-    ],
-)
+@cases("data/metrics", "the answer is what the query returned or else its last hole", globals())
 def test_the_answer_is_what_the_query_returned_or_else_its_last_hole(record: dict[str, Any], wanted: Any) -> None:
     assert answer_of(record) == wanted
 
 
-@pytest.mark.parametrize(
-    ("spec", "answer", "target", "wanted"),
-    [
-        ("contains", None, None, 1),
-        ("regex:^\\d+$", "42", None, 1),
-        ("regex:^\\d+$", 42, None, 1),
-        ("regex:^\\d+$", "4 2", None, 0),
-        ("regex:null", None, None, 0),
-        ("regex:a:b", "xa:bx", None, 1),
-        ("regex:(?i)rome", "ROME", "unread", 1),
-        ("regex", "a42", "^\\d", 0),
-        ("regex", True, "True", 1),
-        ("regex", False, "FALSE", 1),
-        ("regex", True, "False", 0),
-        ("regex", 5.0, "5.00", 1),
-        ("regex", "True", "true", 0),
-    ],
-)
+@cases("data/metrics", "a metric says how right an answer is", globals())
 def test_a_metric_says_how_right_an_answer_is(spec: str, answer: Any, target: Any, wanted: float) -> None:
     assert measured(spec, answer, target) == (pytest.approx(wanted), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("target", "choices", "answer", "wanted"),
-    [
-        (1, ["red", "blue"], "Blue.", 1),
-        (0, ["red", "blue"], "Blue.", 0),
-        ("1", ["red", "blue"], "blue", 0),  # a text is an option, also if it is spelled like an index
-        (1.0, ["red", "blue"], "blue", 1),
-        (2, ["red", "blue"], "2", 1),  # no index: the number itself
-        ([0, "blue"], ["red", "blue"], "red", 1),
-        (1, None, "1", 1),
-    ],
-)
+@cases("data/metrics", "a number is an index into the choices", globals())
 def test_a_number_is_an_index_into_the_choices(target: Any, choices: Any, answer: Any, wanted: float) -> None:
     assert score("choice", answer, target, columns={"choices": choices}) == wanted
 
@@ -85,19 +46,7 @@ def test_a_number_is_an_index_into_the_choices(target: Any, choices: Any, answer
 LONG = {"options": [" a", " ßßßß"], "logprobs": [-2.0, -4.2], "tokens": [[" a"], [" ßßßß"]]}
 
 
-@pytest.mark.parametrize(
-    ("spec", "record", "target", "wanted"),
-    [
-        ("acc", {"value": LONG}, " a", 1),
-        ("acc", {"value": LONG}, 1, 0),
-        ("acc_norm", {"value": LONG}, 1, 1),  # -1 against -0.84 per character
-        ("acc_bytes", {"value": LONG}, 1, 1),  # -1 against -0.47 per byte
-        ("acc_norm", {"value": LONG, "columns": {"choices": ["abc", "ß"]}}, 0, 1),  # lengths without the blank
-        ("acc", {"variables": {"P(X)": [["a", 0.2], ["b", 0.8]]}}, "b", 1),
-        ("acc", {"variables": {"P(X)": [["a", 0.0], ["b", 1.0]]}}, ["a", 1], 1),
-        ("acc", {"value": {"options": ["x", "y"], "logprobs": [-1.0, -1.0]}}, "x", 1),  # the first of equals
-    ],
-)
+@cases("data/metrics", "the likeliest option is compared with the target", globals())
 def test_the_likeliest_option_is_compared_with_the_target(
     spec: str, record: dict[str, Any], target: Any, wanted: float
 ) -> None:
@@ -113,22 +62,7 @@ def test_perplexity_is_a_mean_over_the_units_of_one_text(spec: str, units: int) 
     assert measured(spec, WORDS, None) == (pytest.approx(6 / units), units)
 
 
-@pytest.mark.parametrize(
-    ("spec", "record", "sentence"),
-    [
-        ("exact", {"value": "x"}, "the row has no target"),
-        ("exact", {"value": "x", "target": None}, "the row has no target"),
-        ("contains", {"value": "x", "target": " "}, "the row has no target"),
-        ("f1", {"value": "x", "target": []}, "the row has no target"),
-        ("regex", {"value": "x", "target": "("}, r"'\(' is not a regular expression"),
-        ("acc", {"value": "x", "target": "x"}, "the query has no log-likelihoods"),
-        ("acc", {"value": {"options": [], "logprobs": []}, "target": 0}, "the options have no log-likelihoods"),
-        ("acc", {"value": {"options": ["a"], "logprobs": [NAN]}, "target": 0}, "the options have no log-likelihoods"),
-        ("acc_norm", {"variables": {"P(X)": [["a", 1.0]]}, "target": "a"}, "no absolute log-likelihoods"),
-        ("perplexity", {"value": LONG}, "a perplexity is of one text"),
-        ("perplexity", {"variables": {"P(X)": [["a", 1.0]]}}, "a perplexity is of one text"),
-    ],
-)
+@cases("data/metrics", "a record without a score says why", globals())
 def test_a_record_without_a_score_says_why(spec: str, record: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         asyncio.run(metric(spec).score(record))
@@ -186,18 +120,7 @@ def test_a_coroutine_is_a_metric_too_and_its_file_imports_its_neighbour(tmp_path
     assert score(f"{tmp_path / 'own.py'}:own", "a", "b") == 0.5
 
 
-@pytest.mark.parametrize(
-    ("spec", "sentence", "hint"),
-    [
-        ("own.py:lenght", "no function 'lenght'", "did you mean length?"),
-        ("exatc", "no metric is called 'exatc'", "did you mean exact?"),
-        ("nothing-like-it", "no metric is called", "there are exact, contains"),
-        ("regex:(", "is not a regular expression", ""),
-        ("gone.py:own", "cannot be read: No such file", ""),
-        ("gone.lq", "cannot be read: No such file", ""),
-        ("broken.py:own", "cannot be imported: ZeroDivisionError", ""),
-    ],
-)
+@cases("data/metrics", "a metric that is none is refused in a sentence")
 def test_a_metric_that_is_none_is_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, sentence: str, hint: str
 ) -> None:

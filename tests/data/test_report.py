@@ -9,6 +9,7 @@ import pytest
 from lmql_lite.data.job import Scoring
 from lmql_lite.data.report import report_of
 from lmql_lite.data.run import Tally
+from tests.tables import cases
 
 FAILED = {"error": {"type": "ValueError", "message": "no", "hint": ""}}
 NO_SCORE = {"error": "ValueError: the row has no target"}
@@ -92,20 +93,7 @@ def tries(*rows: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rows", "metric", "mean", "n", "failed"),
-    [
-        (["AAB", "ABB"], "majority", 0.5, 2, 0),
-        (["AB", "AB"], "majority", 0.5, 2, 0),  # a draw: the mean of both
-        (["A..", "BBB"], "majority", 0.5, 2, 0),  # a try that failed has no vote
-        (["...", "AAA"], "majority", 0.5, 2, 0),
-        (["AB", "BB"], "pass@1", 0.25, 2, 0),
-        (["AB", "BB"], "pass@2", 0.5, 2, 0),
-        (["A.", ".."], "pass@2", 0.5, 2, 0),
-        (["ABBB"], "pass@2", 0.5, 1, 0),
-        (["AB", "A"], "pass@2", 1.0, 1, 1),  # a row with fewer tries has no such score
-    ],
-)
+@cases("data/report", "a metric over tries is a mean over rows", globals())
 def test_a_metric_over_tries_is_a_mean_over_rows(
     rows: list[str], metric: str, mean: float, n: int, failed: int
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lmql_lite.data.statistics import mcnemar, mean_interval, paired, pass_at, sign_flips, wilson
+from tests.tables import cases
 
 
 @pytest.mark.parametrize(("right", "n"), [(13, 40), (1, 7), (199, 200)])
@@ -116,18 +117,7 @@ def test_scores_of_nought_and_one_have_the_interval_of_their_independent_number(
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-@pytest.mark.parametrize(
-    ("scores", "weights", "groups", "is_share", "mean", "ends"),
-    [
-        ([1.0, 0.0], [1.0, 1.0], ["a", "a"], True, 0.5, False),  # one group
-        ([1.0], [1.0], ["a"], True, 1.0, False),
-        ([3.0, 3.0], [1.0, 1.0], ["a", "b"], True, 3.0, False),  # equal, and others unknown
-        ([0.5, 0.5], [1.0, 1.0], ["a", "b"], False, 0.5, False),
-        ([0.5, 0.5], [1.0, 1.0], ["a", "b"], True, 0.5, True),
-        ([1.0, 4.0], [3.0, 1.0], ["a", "b"], False, 1.75, True),  # weighted
-        ([-1.0, 2.0], [1.0, 1.0], ["a", "b"], True, 0.5, True),
-    ],
-)
+@cases("data/statistics", "a mean is weighted and its interval is never a point", globals())
 def test_a_mean_is_weighted_and_its_interval_is_never_a_point(
     scores: Sequence[float], weights: Sequence[float], groups: Sequence[str], is_share: bool, mean: float, ends: bool
 ) -> None:

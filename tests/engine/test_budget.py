@@ -15,6 +15,7 @@ from tests.models.api import run as waited
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
 from tests.servers.stub import Fault, serving
+from tests.tables import cases
 
 LIST = "Things:\n- Sun\n- Hat\n- Map\n- Tent\n"
 DIFFERENT = """
@@ -117,19 +118,7 @@ def test_finding_out_what_a_server_can_do_counts() -> None:
     assert usage.requests == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"max_requests": -1}, "max_requests is a whole number"),
-        ({"max_total_tokens": 1.5}, "max_total_tokens is a whole number"),
-        ({"max_cost": -1}, "max_cost is a number, at least 0"),
-        ({"max_cost": 1}, "max_cost needs prices"),
-        ({"prices": (1,)}, "prices is two or three numbers"),
-        ({"prices": "0.15,0.6"}, "prices is two or three numbers"),
-        ({"prices": (1, float("nan"))}, "prices is two or three numbers"),
-    ],
-    ids=["negative", "half a token", "negative cost", "no prices", "one price", "text", "not a number"],
-)
+@cases("engine/budget", "a limit that is none is refused before anything is asked", globals())
 def test_a_limit_that_is_none_is_refused_before_anything_is_asked(options: dict[str, Any], sentence: str) -> None:
     model = served()
     with pytest.raises(lq.InputError, match=sentence):

@@ -13,6 +13,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine import events
 from tests.engine.test_path_turns import Chatty, says
+from tests.tables import cases
 
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{2+2}?"}]
 
@@ -32,19 +33,7 @@ def test_a_list_of_messages_is_turns_of_the_chat(session: lq.Session) -> None:
     other.check_ledger()
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "text"),
-    [
-        ("{v!r}", HISTORY, repr(HISTORY)),
-        ("{v!s}", HISTORY, str(HISTORY)),
-        ("{v!a:>40}", [{"role": "user", "content": "é"}], "   [{'role': 'user', 'content': '\\xe9'}]"),
-        ("{v:03}", 3, "003"),
-        ("{v}", [], "[]"),
-        ("{v}", {"role": "user", "content": "Hi"}, "{'role': 'user', 'content': 'Hi'}"),
-        ("{v}", [{"role": "user"}], "[{'role': 'user'}]"),
-        ("{v}", ["Hi"], "['Hi']"),
-    ],
-)
+@cases("engine/chat_language", "other values and messages with a format are text", globals())
 def test_other_values_and_messages_with_a_format_are_text(place: str, value: Any, text: str) -> None:
     assert lq.run_sync(f'"{place}"', {"v": value}, session=lq.Session()).prompt == text
 

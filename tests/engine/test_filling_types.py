@@ -8,15 +8,14 @@ import datetime
 import enum
 import json
 import re
-from fractions import Fraction
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
+from tests.tables import cases
 
 PERSON = """
 from pydantic import BaseModel
@@ -42,24 +41,7 @@ def run(source: str, script: str, session: lq.Session, **inputs: Any) -> lq.Resu
 # Values --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text", "value"),
-    [
-        ("int", "42", 42),
-        ("float", "3.50", 3.5),
-        ("bool", "True", True),
-        ("date", "2026-11-21", datetime.date(2026, 11, 21)),
-        ("datetime.date", "2026-11-21", datetime.date(2026, 11, 21)),
-        ("Literal['red', 'dark red']", "dark red", "dark red"),
-        ("list[int]", "[1, 2, 3]", [1, 2, 3]),
-        ("dict[str, float]", '{"a": 0.5}', {"a": 0.5}),
-        ("Optional[int]", "null", None),
-        ("int | None", "7", 7),
-        ("{'type': 'array', 'items': {'type': 'boolean'}}", "[true, false]", [True, False]),
-        ("r'[a-z]{3}'", "abc", "abc"),
-        ("re.compile('[a-z]{3}', re.I)", "aBc", "aBc"),
-    ],
-)
+@cases("engine/filling_types", "the value is of the type and the prompt keeps the text", globals())
 def test_the_value_is_of_the_type_and_the_prompt_keeps_the_text(
     annotation: str, text: str, value: object, session: lq.Session
 ) -> None:
@@ -414,20 +396,7 @@ def test_a_pattern_that_cannot_guide_is_judged_by_pydantic(session: lq.Session) 
         run('argmax(max_backtracks=1)\n"[X: T]"', "known", session, T=annotation)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "script", "value"),
-    [
-        (dict[int, str], '{"one": "a"}', {0: ""}),
-        (dict[Literal["a", "b"], int], '{"b": 3}', {"b": 3}),
-        (dict[bool, int], '{"true": 1}', {True: 1}),
-        (dict[datetime.date, int], '{"2026-11-21": 1}', {datetime.date(2026, 11, 21): 1}),
-        (complex, '"1+2j"', 1 + 2j),
-        (Fraction, '"1/3"', Fraction(1, 3)),
-        (bytes, '"ab"', b"ab"),
-        (Path, '"a/b"', Path("a/b")),
-        (pydantic.SecretStr, '"key"', pydantic.SecretStr("key")),
-    ],
-)
+@cases("engine/filling_types", "a key or a value that json has no word for guides", globals())
 def test_a_key_or_a_value_that_json_has_no_word_for_guides(
     annotation: Any, script: str, value: object, session: lq.Session
 ) -> None:

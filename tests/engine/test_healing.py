@@ -13,6 +13,7 @@ from lmql_lite.models.base import PromptTurn
 from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
 from tests.servers.stub import serving
+from tests.tables import cases
 
 CAPITAL = "Q: What is the capital of France?\nA: Paris\n"
 ASKED = '"Q: What is the capital of France?\\nA: [X]" where STOPS_AT(X, "\\n")'
@@ -109,29 +110,7 @@ def test_every_kind_of_server_that_takes_rules_is_held_to_what_is_said_again(
 # The parts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "again"),
-    [
-        ("", ""),
-        ("A:", ":"),
-        ("A: ", " "),
-        ("it is", " is"),
-        ("(not travelling): \n-", "-"),
-        ("84>>", ">>"),
-        ("a list:\n\n", "\n\n"),
-        ("x_1", "x_1"),
-        ("- ", " "),
-        ("a = " + "=" * 40, ""),
-        ("it is incomprehensibilities", ""),
-        ("if x:\n    ", "    "),
-        ("\t" * 40, "\t" * 16),
-        ("if x:\r\n", "\r\n"),
-        ("巴黎是法国的首都，它是", "是"),
-        ("très", ""),
-        ("C'est à", "à"),
-        ("so 🙂", " 🙂"),
-    ],
-)
+@cases("engine/healing", "what may be the beginning of a token", globals())
 def test_what_may_be_the_beginning_of_a_token(text: str, again: str) -> None:
     assert tail(text) == again
     assert text.endswith(again)

@@ -9,6 +9,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
+from tests.tables import cases
 
 
 def run(source: str, says: str = "", inputs: dict[str, Any] | None = None, **options: Any) -> lq.Result:
@@ -155,19 +156,7 @@ def given(hole: str, value: object, where: str = "") -> object:
     return lq.run_sync(source, model=lq.ScriptedModel(""), session=lq.Session(), inputs={"given": value})["A"]
 
 
-@pytest.mark.parametrize(
-    ("hole", "value", "where", "broken"),
-    [
-        ("int", "x", "", "int"),
-        ("int", 5, " where A > 7", "A > 7"),
-        ("Colour", "blue", "", "Colour"),
-        ("list[int]", ["a"], "", "list[int]"),
-        ("list[int]", "[1]", "", "list[int]"),
-        ("list[int]", object(), "", "list[int]"),
-        ("list[int]", [1, 2, 3], " where len(A) < 3", "len(A) < 3"),
-        ("list[int]", [1, 2], " where sum(A) == 4", "sum(A) == 4"),
-    ],
-)
+@cases("engine/hole_decorators", "a value of pre was not held to the type of its hole", globals())
 def test_a_value_of_pre_was_not_held_to_the_type_of_its_hole(hole: str, value: object, where: str, broken: str) -> None:
     with pytest.raises(lq.ConstraintError) as error:
         given(hole, value, where)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.models.base import ScoreRequest
+from tests.tables import cases
 
 
 def run(source: str, says: str, session: lq.Session, inputs: dict[str, Any] | None = None, **options: Any) -> lq.Result:
@@ -214,27 +215,7 @@ def test_special_token_spellings_in_values_are_plain_text_S12(session: lq.Sessio
 # Holes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("where", "says", "value", "ending"),
-    [
-        ('STOPS_AT(X, "b")', "aab", "aab", "stop"),
-        ('STOPS_BEFORE(X, "b")', "aab", "aa", "stop"),
-        ('STOPS_AT(X, ["c", "b"])', "aabc", "aab", "stop"),
-        ('STOPS_AT(X, "b") and len(X) > 3', "aabab", "aabab", "stop"),
-        ('STOPS_AT(X, "b")', "aa", "aa", "end-of-text"),
-        ("len(X) < 4", "abcdef", "abc", "bound"),
-        ("1 < len(X) <= 2", "abcdef", "ab", "bound"),
-        ("len(X) < 4", "é日😀!", "é日😀", "bound"),
-        ('X in ["abc", "xyz"]', "abcdef", "abc", "forced"),
-        ('X in ["ab", "abc"]', "abc!", "abc", "forced"),
-        ('X in ["ab", "abc"]', "ab!", "ab", "end-of-text"),
-        ('X == "fixed"', "other", "fixed", "forced"),
-        ('X not in ["abc"] and STOPS_AT(X, "c")', "abcc", "abcc", "stop"),
-        ('"z" in X and len(X) < 4', "abcdef", "abz", "bound"),
-        ('not "b" in X and len(X) == 2', "ab", "aa", "bound"),
-        ('X == ""', "abc", "", "forced"),
-    ],
-)
+@cases("engine/run", "how a hole ends S13", globals())
 def test_how_a_hole_ends_S13(session: lq.Session, where: str, says: str, value: str, ending: str) -> None:
     result = run(f'"[X]" where {where}', says, session)
     if "not" not in where:
@@ -336,22 +317,7 @@ def test_a_run_without_a_seed_names_the_one_it_drew(session: lq.Session) -> None
     assert again.prompt == first.prompt
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"temperature": -1}, "temperature is a number"),
-        ({"temperature": "hot"}, "temperature is a number"),
-        ({"seed": -1}, "seed is a whole number"),
-        ({"seed": True}, "seed is a whole number"),
-        ({"top_p": 2}, "top_p is a number from 0 to 1"),
-        ({"max_tokens": 0}, "max_tokens is a whole number"),
-        ({"n": 3}, "argmax finds one result"),
-        ({"decoder": "beem"}, "no decoder is called 'beem'"),
-        ({"decoder": "argmax", "temperature": 0.5}, "argmax takes the best token"),
-        ({"cache": 3}, "cache is True, False, the name of a file or a TokenCache"),
-        ({"model": "gpt-9"}, "no model is called 'gpt-9'"),
-    ],
-)
+@cases("engine/run", "wrong options are refused with a sentence", globals())
 def test_wrong_options_are_refused_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises((lq.InputError, lq.ModelError), match=sentence):
         lq.run_sync('"[X]"', **options)

@@ -12,6 +12,7 @@ from lmql_lite.engine.settings import BEAM_WIDTH, checked
 from lmql_lite.errors import Span
 from lmql_lite.lang.keywords import DECODERS_NOT_YET
 from lmql_lite.options import INSTEAD, STEERED, Sampling
+from tests.tables import cases
 
 PLACE = Span("q.lq", "[sample(n=2) X]", 1, 12)
 
@@ -20,24 +21,7 @@ def at_hole(decoder: str, run: Sampling = Sampling(seed=5), **values: Any) -> Sa
     return checked({}).at_hole("X", decoder, PLACE, values, dict.fromkeys(values, PLACE), run)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence", "hint"),
-    [
-        ({"decoder": "argmx"}, "no decoder is called 'argmx'", "did you mean argmax"),
-        ({"decoder": 5}, "no decoder is called 5", "there are argmax"),
-        ({"decoder": "bsseq"}, "this version does not have the decoder 'bsseq'", "beam"),
-        ({"decoder": "argmax", "n": 2}, "argmax finds one result, but n is 2", "beam(n=2)"),
-        ({"decoder": "sample", "n": 0}, "from 1 to 1024; this is 0", None),
-        ({"decoder": "sample", "n": 1025}, "from 1 to 1024", None),
-        ({"decoder": "beam", "temperature": 0.5}, "beam takes the best token", "beam_sample(temperature=0.5)"),
-        ({"repetition_penalty": 0}, "repetition_penalty is a number from 0.01", None),
-        ({"frequency_penalty": 2.5}, "from -2 to 2; this is 2.5", None),
-        ({"presence_penalty": True}, "presence_penalty is a number from", None),
-        ({"step_budget": 0}, "step_budget is a whole number, at least 1", None),
-        ({"temprature": 1}, "no option called 'temprature'", "did you mean temperature"),
-        ({"max_len": 9}, "no option called 'max_len'", "max_tokens"),
-    ],
-)
+@cases("engine/settings", "a wrong option is refused with a remedy", globals())
 def test_a_wrong_option_is_refused_with_a_remedy(options: dict[str, Any], sentence: str, hint: str | None) -> None:
     with pytest.raises(lq.InputError) as caught:
         checked(options)
@@ -105,19 +89,7 @@ def test_a_decoder_at_a_hole_says_how_its_tokens_are_chosen_and_the_run_says_the
     assert at_hole("sample", run, top_k=None, n=1) == run
 
 
-@pytest.mark.parametrize(
-    ("decoder", "values", "sentence"),
-    [
-        ("sample", {"n": 2}, "[X] is filled once in each branch"),
-        ("beam", {}, "[X] is filled once in each branch"),
-        ("argmax", {"temperature": 1}, "has no temperature"),
-        ("sample", {"seed": 1}, "seed is an option of the whole run"),
-        ("sample", {"max_tokens": 1}, "max_tokens is an option of the whole run"),
-        ("sample", {"top_k": 0}, "top_k is a whole number"),
-        ("sample", {"typical_p": 1.5}, "typical_p is a number from 0 to 1"),
-        ("sample", {"tempo": 0}, "sample has no option called 'tempo'"),
-    ],
-)
+@cases("engine/settings", "a wrong option at a hole is refused at its place", globals())
 def test_a_wrong_option_at_a_hole_is_refused_at_its_place(decoder: str, values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(lq.InputError) as caught:
         at_hole(decoder, **values)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from tests.tables import cases
 
 QUERY = """"Say[X]" where len(X) == 1
 def half(text):
@@ -63,25 +64,7 @@ def test_so_does_that_of_an_async_caller(file: Path) -> None:
     assert len(ours) <= 3, ours
 
 
-@pytest.mark.parametrize(
-    ("statement", "line"),
-    [
-        ("with broken():\n    'a'", 1),
-        ("for x in broken():\n    'a'", 1),
-        ("'{broken()}'", 1),
-        ("'a'\n'{1:zz}'", 2),
-        ("'a'\n'{value}'", 2),
-        ("'a'\n'{value!r:>9}'", 2),
-        ("'a[X]' where X in broken()", 1),
-        ("'a[@broken X]' where len(X) == 1", 1),
-        ("'a[X: broken()]'", 1),
-        ("if broken():\n    'a'", 1),
-        ("match 1:\n    case 1 if broken():\n        'a'", 2),
-        ("try:\n    'a'\nfinally:\n    broken()\n    'b'", 4),
-        ("'a'\nreturn broken()", 2),
-    ],
-    ids=lambda value: str(value).split("\n", maxsplit=1)[0],
-)
+@cases("engine/tracebacks", "every piece of python points at its line", globals())
 def test_every_piece_of_python_points_at_its_line(statement: str, line: int, tmp_path: Path) -> None:
     def broken(*_: Any) -> Any:
         raise LookupError("mine")

@@ -13,23 +13,11 @@ import lmql_lite as lq
 from lmql_lite.models.openai.address import is_on_this_machine
 from tests.models.api import choice
 from tests.servers.answering import NOT_FOUND, Reply, Request, answering
+from tests.tables import cases
 
 SOURCE = '"Hi[X]" where len(X) < 5'
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
-WRONG_PROXIES = [
-    ("ALL_PROXY", "socks5://127.0.0.1:9", "needs the package socksio, which is not installed"),
-    ("all_proxy", "socks5h://127.0.0.1:9", "needs the package socksio, which is not installed"),
-    ("ALL_PROXY", "socks4://127.0.0.1:9", "is not an address that can be used"),
-    ("HTTP_PROXY", "http://[::1", "is not an address that can be used"),
-    ("http_proxy", "http://host:port", "is not an address that can be used"),
-    ("HTTP_PROXY", "http://host:99999", "no server answers at http://example.invalid/v1"),
-    ("HTTPS_PROXY", "http://user:a/secret@host:none", "is not an address that can be used"),
-    ("HTTP_PROXY", "ftp://host:21", "is not an address that can be used"),
-    ("HTTP_PROXY", "http://", "no server answers at http://example.invalid/v1"),
-    ("HTTP_PROXY", "http://127.0.0.1:9", "no server answers at http://example.invalid/v1"),
-    ("HTTP_PROXY", "127.0.0.1:9", "no server answers at http://example.invalid/v1"),
-]
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
 
@@ -52,7 +40,7 @@ def speaking(request: Request) -> Reply:
     return Reply(200, [choice(text="!", finish_reason="stop"), "[DONE]"])
 
 
-@pytest.mark.parametrize(("name", "value", "sentence"), WRONG_PROXIES)
+@cases("models/network_environment", "a wrong proxy is one sentence and a server on this machine does not need it")
 def test_a_wrong_proxy_is_one_sentence_and_a_server_on_this_machine_does_not_need_it(
     name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

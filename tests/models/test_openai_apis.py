@@ -18,6 +18,7 @@ from tests.models.api import CHAT, DRAWN, TEXT, choice, pieces_of, run, sse, tex
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import Fault, serving
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 ONLY_CHAT = Reply(404, {"error": {"message": "This is a chat model and not supported in the v1/completions endpoint"}})
@@ -92,18 +93,7 @@ def test_effort_is_not_for_models_that_do_not_think() -> None:
         lq.run_sync('"[X]"', model=OpenAIModel("stub", base_url=server.base_url), effort="low")
 
 
-@pytest.mark.parametrize(
-    ("parts", "answer", "thoughts"),
-    [
-        (["<think>Let me see", ".</think>\n\nFo", "ur"], "Four", "Let me see."),
-        (["\n<th", "ink>a</th", "ink>", " \n", "b"], "b", "a"),
-        (["<think>a < b</", "b></think>c"], "c", "a < b</b>"),
-        (["<thin", " ice>"], "<thin ice>", ""),
-        (["a <think>b</think>"], "a <think>b</think>", ""),
-        (["<thin"], "<thin", ""),
-        (["<think>never done"], "", "never done"),
-    ],
-)
+@cases("models/openai_apis", "thoughts in the content were taken for the answer", globals())
 def test_thoughts_in_the_content_were_taken_for_the_answer(parts: list[str], answer: str, thoughts: str) -> None:
     """R23."""
     events = [choice(delta={"content": part}) for part in parts]

@@ -12,6 +12,7 @@ from lmql_lite.models.openai.address import is_credential
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import KEY, choice, run
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 SOURCE = '"{:user}Which number?{:assistant}[X]"'
@@ -40,20 +41,6 @@ def said(server: Answering, cache: Path, path: str = "/v1", **options: Any) -> s
     return str(lq.run_sync(SOURCE, model=model, session=lq.Session(), cache=str(cache))["X"])
 
 
-OTHERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"headers": {"X-V": "a"}}, {"headers": {"X-V": "b"}}),
-    ({"headers": {"X-V": "a"}}, {}),
-    ({"headers": {"X-V": "a"}}, {"headers": {"X-W": "a"}}),
-    ({"headers": {"X-V": "a", "X-W": "b"}}, {"headers": {"X-V": "b", "X-W": "a"}}),
-    ({"headers": {"X-Max-Tokens": "1"}}, {"headers": {"X-Max-Tokens": "2"}}),
-    ({"headers": {"X-Author": "me"}}, {"headers": {"X-Author": "you"}}),
-    ({"headers": {"X-V": "a"}}, {"headers": {"X-V": "a"}, "default_query": {"v": "2"}}),
-    ({"default_query": {"v": "1"}}, {"default_query": {"v": "2"}}),
-    ({"default_query": {"v": "1"}}, {"headers": {"v": "1"}}),
-    ({"path": "/v1?v=1"}, {"path": "/v1?v=2"}),
-    ({"path": "/v1?v=1"}, {}),
-    ({"path": "/v1?v=1&v=2"}, {"path": "/v1?v=2"}),
-]
 ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"headers": {"X-V": "a"}}, {"headers": {"x-v": "a "}}),
     ({"headers": {"X-V": "a", "X-W": "b"}}, {"headers": {"X-W": "b", "X-V": "a"}}),
@@ -74,7 +61,7 @@ ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), OTHERS, ids=str)
+@cases("models/server_identity", "two headers or queries had one answer", globals())
 def test_two_headers_or_queries_had_one_answer(one: dict[str, Any], other: dict[str, Any], tmp_path: Path) -> None:
     with answering(Counting()) as server:
         first, second = (said(server, tmp_path / "h.tokens", **each) for each in (one, other))

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lmql_lite.apps.editors.query_names import CONSTRAINT_HELP, hole_places, meaning
 from lmql_lite.apps.examination import examined
 from lmql_lite.lang.keywords import CONSTRAINTS
 from lmql_lite.lang.source import Source
+from tests.tables import cases
 
 
 def test_every_constraint_has_its_help() -> None:
     assert set(CONSTRAINT_HELP) == set(CONSTRAINTS)
 
 
-@pytest.mark.parametrize(
-    ("text", "places"),
-    [
-        ('"[X]"\nprint(X)', 2),
-        ('"[X] and [X]" where len(X) < 3', 3),
-        ('"[X]" distribution X in ["a", "b"]', 2),
-        ('argmax\n"[X]"\ndistribution\n    X in ["a", "b"]', 2),
-        ('"[sample(seed=1) X: int]" where X < 3\nX += 1', 3),
-        ('"[@str.strip X]"\n"{X}"', 2),
-        ('"[X]"\nf = lambda X: X', 1),
-        ('"[X]"\ndef f():\n    X = 1\n    return X', 1),
-        ('"[X]"\ndef f():\n    return X', 2),
-        ('"X [X] X"', 1),
-        ('"[X', 0),
-    ],
-)
+@cases("apps/editors/query_names", "every place of a hole is found and nothing else", globals())
 def test_every_place_of_a_hole_is_found_and_nothing_else(text: str, places: int) -> None:
     found = hole_places(examined(Source("q.lq", text)))
     assert len(found) == places and {place.span.source for place in found} <= {"X"}

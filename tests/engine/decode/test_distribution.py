@@ -15,6 +15,7 @@ import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.program.ops import Hole
+from tests.tables import cases
 
 ANIMALS = [" a dog", " a cat", " an owl", " the cat", " a", " äh", " 😀"]
 
@@ -293,22 +294,7 @@ def test_top_k_cuts_options_as_it_cuts_tokens(session: lq.Session) -> None:
 # Conditions and types --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("where", "left"),
-    [
-        ("len(X) < 7", [" a dog", " a cat"]),
-        ('X.startswith(" a ")', [" a dog", " a cat"]),
-        ('X in [" a cat", " the cat", " a cow"]', [" a cat", " the cat"]),
-        ('not "cat" in X and len(WORDS(X)) == 2', [" a dog", " an owl"]),
-        ('X != " a dog" and X.upper() != " AN OWL"', [" a cat", " the cat"]),
-        ("vowels(X) < 2", []),
-        ('X == " a dog"', [" a dog"]),
-        ('STOPS_AT(X, "t") and len(X) < 7', [" a dog", " a cat"]),
-        ('STOPS_AT(X, "a")', []),
-        ('REGEX(X, r" (the|an?) ...")', [" a dog", " a cat", " an owl", " the cat"]),
-        ("len(TOKENS(X)) <= 4", [" a cat", " the cat"]),
-    ],
-)
+@cases("engine/decode/distribution", "what a where forbids is left out before anything is asked", globals())
 def test_what_a_where_forbids_is_left_out_before_anything_is_asked(
     session: lq.Session, where: str, left: list[str]
 ) -> None:
@@ -358,21 +344,7 @@ def test_max_tokens_is_about_options_too(session: lq.Session) -> None:
 # Bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ("[]", "there are no options"),
-        ('["a", ""]', "option 2 is empty"),
-        ('["a", "b", "a"]', "the option 'a' is repeated"),
-        ('[1, "1"]', "the option '1' is repeated"),
-        ('["a", None]', "option 2 is not a text: None"),
-        ('["a", ["b"]]', "option 2 is not a text"),
-        ('"abc"', "the options are a list of texts; this is 'abc'"),
-        ("5", "the options are a list of texts; this is 5"),
-        ('{"a", "b"}', "a set of options has no fixed order"),
-        (r'["\ud800"]', "option 1 has a character that cannot be encoded"),
-    ],
-)
+@cases("engine/decode/distribution", "options that are none are refused where they stand")
 def test_options_that_are_none_are_refused_where_they_stand(session: lq.Session, options: str, sentence: str) -> None:
     with pytest.raises(lq.QueryError, match=sentence) as refused:
         lq.compile(f'"is[X]" distribution X in {options}')
