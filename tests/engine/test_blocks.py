@@ -243,6 +243,14 @@ def test_an_async_loop_and_an_async_with_wait() -> None:
     assert run(source, inputs={"door": door, "numbers": numbers}).prompt == "A0A1A2."
 
 
+def test_a_with_awaits_what_gives_its_manager() -> None:
+    async def door(name: str) -> contextlib.AbstractContextManager[str]:
+        await asyncio.sleep(0)
+        return contextlib.nullcontext(name)
+
+    assert run('with door("a") as name:\n    "{name}"', inputs={"door": door}).prompt == "a"
+
+
 def test_items_that_could_be_awaited_are_items() -> None:
     async def answer(number: int) -> int:
         return number

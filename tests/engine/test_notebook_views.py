@@ -21,7 +21,8 @@ def test_results_of_rows_are_a_list_and_a_table() -> None:
     assert isinstance(found, list) and [type(each).__name__ for each in found] == ["Result", "ZeroDivisionError"]
     html = found._repr_html_()  # type: ignore[attr-defined]
     assert html.count("<tr>") == 3 and "&lt;b" in html and "7.0" in html and "ZeroDivisionError" in html
-    assert "value" in html and "<b" not in html
+    assert "value" in html and "<b" not in html and "<td>1</td><td>ZeroDivisionError(" in html
+    assert "<td>0</td><td>&#x27; &lt;b" in html and "Result(" not in html
 
 
 def test_a_long_list_is_cut() -> None:

@@ -54,6 +54,18 @@ def test_a_model_that_is_only_on_the_hub_is_not_downloaded_but_its_size_and_the_
     assert asked == [("owner/tiny", True)] and not list(cache.rglob("*.safetensors"))
 
 
+def test_a_file_that_is_no_model_and_a_path_that_leads_nowhere_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    for name, sentence in (
+        ("notes.txt", "is a file that is not a model"),
+        ("nowhere/", "there is no such folder"),
+        ("none.gguf", "there is no such file"),
+    ):
+        with pytest.raises(ModelError, match=sentence) as raised:
+            located(f"{tmp_path}/{name}")
+        assert raised.value.hint
+
+
 def test_without_a_network_a_model_that_is_not_here_is_a_sentence() -> None:
     with pytest.raises(ModelError, match="could be found on the hub") as raised:
         located("owner/tiny")

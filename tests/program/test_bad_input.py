@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import warnings
 from typing import Any
 
@@ -19,6 +20,7 @@ def test_what_is_written_out_is_judged_when_the_query_is_compiled(where: str, pl
     with pytest.raises(lq.LmqlLiteError, match=sentence) as caught:
         lq.compile(f'"[X]" where {where}')
     (problem,) = caught.value.problems
+    assert re.search(sentence, problem.message)
     cannot_be_met = problem.message.startswith("nothing can fill")
     assert type(problem) is (lq.ConstraintError if cannot_be_met else lq.QueryError)
     assert problem.span is not None and problem.span.source == place

@@ -313,6 +313,13 @@ def test_who_has_to_wait_for_the_model_is_not_judged_otherwise_than_who_has_not(
     assert model.calls == calls
 
 
+def test_each_choice_of_a_beam_is_a_step() -> None:
+    source, options = '"a[X]" where REGEX(X, "[a-c]{20}")', {"n": 2}
+    with pytest.raises(BudgetError, match="did not finish within 8 steps"):
+        run(source, step_budget=8, **options)
+    assert len(run(source, step_budget=100, **options)) == 2
+
+
 def test_what_runs_in_any_case_runs_when_the_budget_is_spent() -> None:
     log: list[str] = []
     source = 'try:\n    while True:\n        "a"\nexcept BaseException:\n    log.append("caught")\nfinally:\n'
