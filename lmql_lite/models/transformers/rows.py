@@ -12,6 +12,7 @@ import hashlib
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from lmql_lite.cache.kv.layout import KV, Unsupported, cache_keyword, cache_of, from_cache, to_cache
@@ -36,14 +37,17 @@ _LIVE_STATES = 8
 _LIVE_BYTES = 1 << 30
 
 State = TypeVar("State")
+Fresh = TypeVar("Fresh")
 
 
-class _Rows(Generic[State]):
+class _Rows(Generic[State, Fresh]):
     """One network, its live sequences, and the engine on whose tiers prompts are. One call at a time."""
 
     def __init__(self, network: Any, live: LiveSequences[State], engine: KVCacheEngine | None) -> None:
         self.live, self.engine = live, engine
         self.passes = self.fed = 0
+        self._fresh: list[Fresh] = []
+        """Sequences of the last call, with what the tiers have to know of them."""
         self._network, self._keyword = network, cache_keyword(network)
         self._rotation = Rotation(network)
         self._parameters = inspect.signature(network.forward).parameters
@@ -54,9 +58,9 @@ class _Rows(Generic[State]):
         for job in jobs:
             for band, part in self._by_band(job).items():
                 bands.setdefault(band, []).append(part)
+        self._fresh = []
         try:
             for band, parts in bands.items():
-                self._rotation.reset()
                 self._run(parts, band)
         except BaseException:
             self.forget()
@@ -69,6 +73,18 @@ class _Rows(Generic[State]):
     def forget(self) -> None:
         """Gives up all live sequences."""
         self.live.all.clear()
+        self._fresh = []
+
+    def settle(self) -> None:
+        """Work after a call that no answer waits for: stores prompts on the tiers, and evicts what is too much."""
+        if self.engine is not None:
+            self._store(self.engine)
+        self._fresh = []
+        self.live.evict()
+
+    def _store(self, engine: KVCacheEngine) -> None:
+        """Stores the sequences of the last call that are of no scope."""
+        raise NotImplementedError
 
     def _by_band(self, job: ScoreJob) -> dict[int, ScoreJob]:
         """A job in parts whose ends are in one band of a rotation each, with the same receivers."""
@@ -91,20 +107,13 @@ class _Rows(Generic[State]):
         return (), 0, ""
 
 
-class PackedRows(_Rows[KVSequence]):
+class PackedRows(_Rows[KVSequence, tuple[PassRow, Lane]]):
     """Rows of one network and the keys and values of its live sequences."""
 
     def __init__(self, network: Any, max_bytes: int, *, step: int = 0, engine: KVCacheEngine | None = None) -> None:
         """`step` is that of exact passes (`exactness.py`), or 0."""
         super().__init__(network, LiveSequences[KVSequence](max_bytes, _bytes_of), engine)
         self.step = step
-        self._fresh: list[tuple[PassRow, Lane]] = []
-        """Rows of the last call."""
-
-    def run(self, jobs: Sequence[ScoreJob]) -> None:
-        """See `_Rows.run`."""
-        self._fresh = []
-        super().run(jobs)
 
     def _run(self, jobs: Sequence[ScoreJob], band: int) -> None:
         lanes: dict[Lane, list[ScoreJob]] = {}
@@ -117,18 +126,6 @@ class PackedRows(_Rows[KVSequence]):
             self._fresh += rows
             for row, lane in rows:
                 self.live.put(row.ids, row.kv, lane)
-
-    def forget(self) -> None:
-        """See `_Rows.forget`."""
-        super().forget()
-        self._fresh = []
-
-    def settle(self) -> None:
-        """Work after a call that no answer waits for: stores prompts on the tiers, and evicts what is too much."""
-        rows, self._fresh = self._fresh, []
-        if self.engine is not None:
-            self._store(self.engine, [(row, lane) for row, lane in rows if lane.scope is None])
-        self.live.evict()
 
     def _plan(self, jobs: Sequence[ScoreJob], lane: Lane) -> list[PassRow]:
         """Rows of all jobs, each after the row that it goes on from. Neighbours in the order of ids share most."""
@@ -198,8 +195,8 @@ class PackedRows(_Rows[KVSequence]):
             for job in jobs:
                 job.rows[end] = values
 
-    def _store(self, engine: KVCacheEngine, rows: Sequence[tuple[PassRow, Lane]]) -> None:
-        """Stores prompts on the tiers."""
+    def _store(self, engine: KVCacheEngine) -> None:
+        rows = [(row, lane) for row, lane in self._fresh if lane.scope is None]
         pieces = {id(row.parent) for row, _ in rows if row.parent is not None and row.first == len(row.parent.ids)}
         size = engine.config.chunk_size
         for row, lane in rows:
@@ -212,7 +209,7 @@ class PackedRows(_Rows[KVSequence]):
                 engine.save_decoded(chain, row.kv.kv)
 
 
-class SingleRows(_Rows[Any]):
+class SingleRows(_Rows[Any, tuple[ScoreJob, int, Any, Lane]]):
     """One network that is not fed rows, and the library's own caches of the latest sequences.
 
     Keys and values are cut where a text leaves a sequence. A state serves the text that goes on from its very end, a
@@ -227,29 +224,20 @@ class SingleRows(_Rows[Any]):
         live = LiveSequences[Any](max_bytes, _bytes_of_caches) if cuts else LiveSequences(_LIVE_STATES, can_cut=False)
         super().__init__(network, live, engine if cuts else None)
         self.kind: CacheKind = "none" if kind == "state" and self._rotation.changes else kind
-        self._fresh: list[tuple[ScoreJob, int, Any, Lane]] = []
-        """Jobs of the last call, with the number of known tokens and the cache after each."""
 
     def _run(self, jobs: Sequence[ScoreJob], band: int) -> None:
-        self._fresh = []
         for job in jobs:
             self._rotation.reset()
             self._score(job, Lane.of(band, job.scope))
 
-    def settle(self) -> None:
-        """Work after a call that no answer waits for: stores prompts on the tiers, and evicts what is too much."""
+    def _store(self, engine: KVCacheEngine) -> None:
         for job, known, past, lane in self._fresh:
-            if self.engine is not None and lane.scope is None:
-                self._store(self.engine, _chain(job.ids, lane.band), known, past)
-        self._fresh = []
-        self.live.evict()
-
-    def _store(self, engine: KVCacheEngine, chain: tuple[int, ...], known: int, past: Any) -> None:
-        kv = from_cache(past, len(chain))
-        if len(chain) - known >= STORED_TOKENS:
-            engine.store(chain, kv, blocking=False)
-        else:
-            engine.save_decoded(chain, lambda: kv)
+            if lane.scope is None:
+                kv, chain = from_cache(past, len(job.ids)), _chain(job.ids, lane.band)
+                if len(chain) - known >= STORED_TOKENS:
+                    engine.store(chain, kv, blocking=False)
+                else:
+                    engine.save_decoded(chain, partial(tuple, kv))
 
     def _score(self, job: ScoreJob, lane: Lane) -> None:
         wanted = sorted(set(job.ends))
