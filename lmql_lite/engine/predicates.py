@@ -16,7 +16,7 @@ from lmql_lite.engine.tools.fill import ToolText
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole, HoleType
 from lmql_lite.program.symbols import MADE
-from lmql_lite.program.where import FINAL, IN_PYTHON, TEXT, Condition, Numeral
+from lmql_lite.program.where import FINAL, Condition
 
 
 class Objection(NamedTuple):
@@ -27,8 +27,8 @@ class Objection(NamedTuple):
 
 
 class Judge:
-    """The type of one hole, and the conditions that Python judges. These read the value under the hole's name. If
-    `INT(X)` makes the hole a number, they read its text, which compares with numbers as one.
+    """The type of one hole, and the conditions that Python judges. These read the value under the hole's name; if
+    `INT(X)` makes the hole a number, that is the value.
 
     A function with a parameter `final` also judges incomplete text: False means that no continuation can be valid, None
     that it cannot tell yet. Other functions judge only the complete value. So do all functions if the value is not
@@ -100,16 +100,17 @@ class Judge:
         if not self.op.judges:
             return None
         evaluate_now = partial(value_of, environment=environment)
-        named = Numeral.of(text, MADE[self.op.number](text)) if self.op.number and told is None else value
-        with assigned(environment, {self.op.name: named, TEXT: text, FINAL: told is None, **IN_PYTHON}):
+        run = partial(evaluate, environment=environment)
+        with assigned(environment, {self.op.name: value, FINAL: told is None}):
             for condition in self.op.judges if told is None else told:
-                if condition.judgement is None or not condition.clause.has_values(evaluate_now):
+                if not condition.clause.has_values(evaluate_now):
                     continue
-                code, call = condition.judgement
-                if call and self._judges_unfinished(condition, environment):
-                    code = call.code
+                call = condition.judgement and condition.judgement.call
                 with condition.clause.reading_values(evaluate_now):
-                    verdict = await evaluate(code, environment)
+                    if call and self._judges_unfinished(condition, environment):
+                        verdict = await run(call.code)
+                    else:
+                        verdict = await condition.accepts(text, evaluate_now, run)
                 if not verdict and (told is None or verdict is not None):
                     return Objection(condition.span)
         return None

@@ -25,7 +25,6 @@ from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clas
 from lmql_lite.program.bytecode import NotWritten, code_of, code_of_call, compiled, constant
 from lmql_lite.program.flow import Point
 from lmql_lite.program.json_types import JsonType
-from lmql_lite.program.mistakes import refuse_mistakes
 from lmql_lite.program.ops import (
     CALL,
     Callee,
@@ -36,7 +35,7 @@ from lmql_lite.program.ops import (
     HoleType,
     OptionCode,
 )
-from lmql_lite.program.symbols import PLAIN, SHAPE, WAYS, Kind, PlaceSymbol, TextSymbol
+from lmql_lite.program.symbols import SHAPE, WAYS, Kind, PlaceSymbol, TextSymbol
 from lmql_lite.program.types import NAMES, typed, written_type
 from lmql_lite.program.where import Clause, Condition, conjuncts, mentioned, read
 
@@ -182,11 +181,7 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
         spec.refuse_contradiction(parts, hole.name, hole.span)
         return replace(hole, conditions=conditions)
     number = None if spec else _number(hole.name, clauses)
-    # the value of a query or a decorator need not be text
-    if not number and not (spec and spec.bare != PLAIN) and not hole.callees and not hole.decorators:
-        for clause in clauses:
-            refuse_mistakes(clause.expression, hole.name)
-    root = spec.bare if spec else TextSymbol(kind=number)
+    root = replace(spec.bare if spec else TextSymbol(kind=number), is_made=bool(hole.callees or hole.decorators))
     conditions = tuple([read(clause, hole.name, root) for clause in clauses])
     _refuse_contradiction(hole.name, [each for each in conditions if not each.clause.others])
     return replace(hole, conditions=conditions, number=number)

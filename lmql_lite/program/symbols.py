@@ -45,7 +45,7 @@ from lmql_lite.constraints.terms import (
     Unit,
     conjuncts,
 )
-from lmql_lite.errors import ConstraintError, Span
+from lmql_lite.errors import ConstraintError, QueryError, Span, did_you_mean
 from lmql_lite.program.values import encode, finite, number, wrong
 
 Kind = Literal["int", "float"]
@@ -88,6 +88,14 @@ LISTED = 100_000
 """Most numbers that are listed in memory."""
 NOWHERE = Span("", "", 0, 0)
 ANY, SPACE, NO_SPACE = "(?s:.*)", f"[{literally(''.join(SPACES))}]", f"[^{literally(''.join(SPACES))}]"
+
+
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("contains", "includes", "has"), 'write ".." in X'),
+    **dict.fromkeys(("len", "length", "size"), "write len(X) < 80"),
+    **dict.fromkeys(("matches", "test"), 'write REGEX(X, r"..")'),
+}
+"""Methods of text in other languages, and conditions of this one."""
 
 
 class Unguided(Exception):
@@ -158,7 +166,7 @@ class TextSymbol(Symbol):
     """`X`, `X.strip().lower()`.
 
     `typed` is the symbol of its value, if its type has values of its own. With a `kind`, it is both a text and a number
-    (S20).
+    (S20). If it `is_made` by a query or a decorator, its value need not be text.
     """
 
     typed: Symbol | None = None
@@ -166,6 +174,12 @@ class TextSymbol(Symbol):
     case: str | None = None
     left: bool = False
     right: bool = False
+    is_made: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """True if its value is certainly text."""
+        return not (self.typed or self.kind or self.is_made)
 
     @property
     def is_plain(self) -> bool:
@@ -173,10 +187,8 @@ class TextSymbol(Symbol):
 
     def _compared(self, relation: str) -> Symbol | None:
         """Symbol of the value, where that is compared and not the text."""
-        if self.kind and relation in ORDER:
+        if self.kind and (relation in ORDER or (self.kind == "float" and relation in EQUALITY)):
             return NumberSymbol(self.kind)
-        if self.kind == "float" and relation in EQUALITY:
-            return JudgedSymbol()
         return self.typed if relation in COMPARISONS else None
 
     def knows(self, relation: str) -> bool:
@@ -196,6 +208,11 @@ class TextSymbol(Symbol):
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
         if compared := self._compared(relation):
             return compared.term(relation, value, holds)
+        if self.is_text and isinstance(value, int | float) and not isinstance(value, bool) and relation in ORDER:
+            sentence = "a hole is text and cannot be compared with a number"
+            raise wrong(sentence, value, "len(X) is its length, int(X) is the number in it")
+        if self.is_text and isinstance(value, str | int | float) and relation == "is":
+            raise ConstraintError("'is' compares objects, not their text", hint="write == or !=")
         return Symbol.term(self, relation, value, holds)
 
     def holding(self, relation: str, value: Any) -> Term:
@@ -212,6 +229,17 @@ class TextSymbol(Symbol):
             case "match" | "fullmatch" | "search":
                 return _fits(relation, value)
         return _stops(relation == "stops at", value)
+
+    def attribute(self, name: str) -> Symbol:
+        self.refuse_unknown(name)
+        raise Unguided
+
+    def refuse_unknown(self, method: str) -> None:
+        """Raises QueryError for a method that no text has."""
+        if not self.is_text or hasattr(str, method):
+            return
+        hint = INSTEAD.get(method.lower()) or did_you_mean(method, [each for each in dir(str) if each[0] != "_"])
+        raise QueryError(f"text has no method '{method}'", hint=hint or 'for example X.startswith("a")')
 
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
         match name, given:
@@ -244,7 +272,7 @@ class TextSymbol(Symbol):
         for each in (key.start, key.stop) if isinstance(key, slice) else (key,):
             if not isinstance(each, int | UnknownValue | None):
                 raise wrong("a place in a text is a whole number", each)
-        return SliceSymbol()
+        return SliceSymbol(0 if not isinstance(key, int) else key + 1 if key >= 0 else -key)
 
     def _one_of(self, values: Iterable[Any]) -> Term:
         """Term of several options, which may also be numbers if the hole has a kind of number."""
@@ -553,12 +581,15 @@ class JudgedSymbol(Symbol):
         return Constant(True)
 
 
+@dataclass(frozen=True, slots=True)
 class SliceSymbol(JudgedSymbol):
-    """`X[0]`, `X[:2]`. Python compares it, but with texts only."""
+    """`X[0]`, `X[:2]`, of texts with `least` characters or more. Python compares it, but with texts only."""
+
+    least: int
 
     def holding(self, relation: str, value: Any) -> Term:
         _texts([value] if relation == "==" else _several(value), "a part of a hole is a text", "a text has quotes")
-        return Constant(True)
+        return Length(self.least, None) if self.least else Constant(True)
 
 
 WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats.CLOCK})?"}

@@ -8,40 +8,35 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import datetime
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 
-from lmql_lite.constraints.formats import SHAPES
+from lmql_lite.constraints.formats import METHODS, SHAPES
 from lmql_lite.constraints.pattern import NO_PATTERN
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Constant, Inside, Matches, Not, Or, Term, conjunction, measured
+from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, Not, Or, Term, conjunction
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.lang.names import Names, every_node, is_named, reads, values, words
+from lmql_lite.lang.names import every_node, is_named, values, words
 from lmql_lite.lang.source import span_of
-from lmql_lite.program.bytecode import NotWritten, compiled, written
+from lmql_lite.program.bytecode import NotWritten, compiled, constant, written
 from lmql_lite.program.symbols import (
-    MADE,
     OPERATORS,
     PARTS,
-    PLAIN,
     RELATIONS,
-    SHAPE,
     UNKNOWN,
     WAYS,
-    Kind,
     PartsSymbol,
     PlaceSymbol,
     Symbol,
+    TextSymbol,
     Unguided,
 )
 from lmql_lite.program.values import wrong
@@ -87,8 +82,6 @@ IN_JSON = 'put it into the type, such as Field(gt=30, max_length=16, pattern="^[
 NO_VALUE = object()
 FINAL = "#final"
 """Name of the flag that is true when the text that Python judges is complete."""
-TEXT = "#text"
-"""Name of the text of a hole in code that judges it, where the hole's own name stands for its value."""
 
 
 # Clauses -------------------------------------------------------------------------------------------------------------
@@ -167,11 +160,19 @@ class FinalCall(NamedTuple):
     by_place: int
 
 
-class JudgingCode(NamedTuple):
-    """Python that judges the value of a hole. `call` is set if it is a call of a name."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """A part of a clause, as a complete value is judged: whether it `holds` by its term, and where Python can tell
+    more, by its `code`. With `parts`, every part must hold, or any if not `holds`.
 
-    code: CodeType
+    `call` is set if the code is a call of a name.
+    """
+
+    node: ast.expr
+    holds: bool
+    code: CodeType | None = None
     call: FinalCall | None = None
+    parts: tuple[Judgement, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +191,7 @@ class Condition:
     """Parts of the clause that are left to Python."""
     term: Term
     is_known: bool
-    judgement: JudgingCode | None = None
+    judgement: Judgement | None = None
     remedy: str = "raise max_backtracks, or write the condition without Python, so that it guides the model"
 
     @property
@@ -203,10 +204,30 @@ class Condition:
             return Constant(True, self.span)
         if self.is_known:
             return self.term
-        codes = dict(self.codes)
-        reading = ClauseReading(self.span, self.hole, self.root, lambda node: evaluate(codes[node]), self.skipped)
         with self.clause.reading_values(evaluate):
-            return reading.term(self.clause.expression.tree.body)
+            return self._reading(evaluate).term(self.clause.expression.tree.body)
+
+    def _reading(self, evaluate: Evaluate) -> ClauseReading:
+        codes = dict(self.codes)
+        return ClauseReading(self.span, self.hole, self.root, lambda node: evaluate(codes[node]), self.skipped)
+
+    async def accepts(self, text: str, evaluate: Evaluate, run: Callable[[CodeType], Awaitable[Any]]) -> bool:
+        """True if a complete value meets the clause. `run` evaluates Python that reads the value under the hole's
+        name."""
+
+        async def is_met(part: Judgement) -> bool:
+            if part.parts:
+                for each in part.parts:
+                    if await is_met(each) is not part.holds:
+                        return not part.holds
+                return part.holds
+            if not isinstance(self.root, PlaceSymbol):
+                term = self._reading(evaluate).term(part.node, part.holds)
+                if not satisfies(term, text.encode("utf-8", "surrogatepass")):
+                    return False
+            return part.code is None or bool(await run(part.code)) is part.holds
+
+        return self.judgement is None or await is_met(self.judgement)
 
 
 def read(clause: Clause, hole: str, root: Symbol) -> Condition:
@@ -217,12 +238,11 @@ def read(clause: Clause, hole: str, root: Symbol) -> Condition:
     expression = clause.expression
     reading = CompileTimeReading(expression.span, hole, root)
     term = reading.term(expression.tree.body)
-    codes = () if reading.is_known else tuple(reading.codes.items())
-    skipped = frozenset(reading.skipped)
+    codes, skipped = tuple(reading.codes.items()), frozenset(reading.skipped)
     found = Condition(clause, hole, root, codes, skipped, term, reading.is_known)
     if isinstance(root, PlaceSymbol):
-        return replace(found, judgement=judging(expression.tree.body, expression.span, hole), remedy=IN_JSON)
-    if not reading.leaves_to_python:
+        return replace(found, judgement=_in_python(expression.tree.body, reading, holds=True), remedy=IN_JSON)
+    if not reading.of_python:
         return found
     part = expression.tree.body
     while isinstance(part, ast.BoolOp | ast.UnaryOp):
@@ -232,9 +252,7 @@ def read(clause: Clause, hole: str, root: Symbol) -> Condition:
         sentence = f"a bound on the tokens of [{hole}] cannot be joined by `or` with what only Python can judge"
         hint = "count its characters or words instead"
         raise QueryError(sentence, span=span_of(part, expression.span), hint=hint)
-    tree = copy.deepcopy(expression.tree.body)
-    judged = InPython(tree, hole, is_typed=root != PLAIN).part(tree)
-    return replace(found, judgement=judging(judged, expression.span, hole))
+    return replace(found, judgement=judgement_of(expression.tree.body, reading))
 
 
 def _counts_tokens(node: ast.expr) -> bool:
@@ -276,9 +294,12 @@ class ClauseReading:
         self.hole = hole
         self.roots: dict[str, Symbol] = {hole: root}
         self.is_json = isinstance(root, PlaceSymbol)
-        self.leaves_to_python = False
+        self.of_python: set[ast.expr] = set()
+        """Parts, without `and`, `or` and `not`, that Python judges."""
         self._given = given
         self._skipped = skipped
+        self._is_exact = True
+        """False if the term of the current part does not say all of it."""
 
     def place(self, node: ast.expr) -> Span:
         return span_of(node, self.span)
@@ -305,12 +326,16 @@ class ClauseReading:
                 return placed(self.term(operand, not holds), self.place(node))  # quoted with its `not`
             case ast.BoolOp(operator, parts) if self.reads_hole(node):
                 return self.joined(node, isinstance(operator, ast.And) is holds, parts, holds)
+        self._is_exact = True
         try:
-            return self.atom(node, holds)
+            found = self.atom(node, holds)
         except Unguided:
-            return self.left(node)
+            found = self.left(node)
         except (ConstraintError, QueryError) as error:
             raise error if error.span else self.located(error, node) from None
+        if not self._is_exact:
+            self.of_python.add(node)
+        return found
 
     def joined(self, node: ast.expr, every: bool, parts: Iterable[ast.expr], holds: bool) -> Term:
         terms: list[Term] = []
@@ -327,8 +352,9 @@ class ClauseReading:
 
     def left(self, node: ast.expr) -> Term:
         """The term of a part that is left to Python."""
-        self.leaves_to_python = True
-        return Constant(True, self.place(node))
+        self._is_exact = False
+        needs = () if self.is_json else tuple(_needs(node, self.hole))
+        return placed(conjunction(needs), self.place(node)) if needs else Constant(True, self.place(node))
 
     def located(self, error: ConstraintError | QueryError, node: ast.expr) -> ConstraintError | QueryError:
         return type(error)(error.message, span=self.place(node), hint=error.hint)
@@ -383,7 +409,7 @@ class ClauseReading:
         if not holds and relation in OPPOSITE:
             relation, holds = OPPOSITE[relation], True
         if not symbol.is_exact(relation, holds):
-            self.leaves_to_python = True
+            self._is_exact = False
         return symbol.term(relation, value, holds)
 
     # Values ----------------------------------------------------------------------------------------------------------
@@ -416,8 +442,11 @@ class ClauseReading:
             case ast.Call(ast.Attribute(owner, name), arguments, keywords):
                 if name in WAYS and not self.reads_hole(owner):
                     return self.of_pattern(node, owner, name, holds)
+                symbol = self.symbol(owner)
+                if isinstance(symbol, TextSymbol):
+                    symbol.refuse_unknown(name)
                 if not keywords and not self.reads_hole(*arguments):
-                    return self.of_method(self.symbol(owner), name, arguments, holds)
+                    return self.of_method(symbol, name, arguments, holds)
         raise Unguided
 
     def symbol(self, node: ast.expr) -> Symbol:
@@ -597,6 +626,45 @@ class CompileTimeReading(ClauseReading):
             raise QueryError(sentence, span=self.place(node), hint=ALONE)
         return super().left(node)
 
+    def chain(self, node: ast.Compare, holds: bool) -> Term:
+        for side in (node.left, *node.comparators):
+            match side:
+                case ast.Call(ast.Name(name)) if name in EXAMPLES and self.reads_hole(side):
+                    alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
+                    sentence = f"{name}({self.hole}) is true or false and cannot be compared"
+                    raise QueryError(sentence, span=self.place(node), hint=alone)
+        return super().chain(node, holds)
+
+    def value(self, node: ast.expr, holds: bool = True) -> Any:
+        root = self.roots[self.hole]
+        if isinstance(root, TextSymbol) and root.is_text and (found := self._mistake(node)):
+            sentence, hint = found
+            raise QueryError(sentence, span=self.place(node), hint=hint)
+        return super().value(node, holds)
+
+    def _mistake(self, node: ast.expr) -> tuple[str, str] | None:
+        """Sentence and hint for Python that fails for every text."""
+        hole = self.hole
+        match node:
+            case ast.Call(ast.Name("len"), [ast.Compare(left, [operator], [right])]) if self.reads_hole(left):
+                meant = f"len({ast.unparse(left)}) {SYMBOLS[type(operator)]} {ast.unparse(right)}"
+                return "this len(...) closes after the comparison instead of before it", f"write {meant}"
+            case ast.Call(ast.Name("len"), given, []) if len(given) != 1 and self.reads_hole(node):
+                return f"len takes one value, and this call has {len(given)}", f"write len({hole})"
+            case ast.Subscript(ast.Name(name)) if name in ("len", *EXAMPLES, *PARTS) and name not in self.roots:
+                return f"{name} is a function and takes parentheses", f"write {name}({hole})"
+            case ast.Call(ast.Name(name)) if name == hole and name not in EXAMPLES:
+                return (
+                    f"[{hole}] is text and cannot be called",
+                    f"write {hole} alone, or put an operator between the two",
+                )
+            case ast.Call(ast.Attribute(ast.Name(name), method), [_, *_]) if name == hole and method in METHODS:
+                return f"{hole}.{method}() takes nothing between its parentheses", f"write {hole}.{method}()"
+            case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
+                if any(isinstance(side, ast.Name) and side.id == hole for side in (left, right)):
+                    return f"[{hole}] is text, and text has no arithmetic", f"write int({hole}), or [{hole}: int]"
+        return None
+
     def _refuse_foreign(self, node: ast.expr) -> None:
         for name, span in self._stops(node):
             sentence = f"{name} says where its own hole ends and cannot be part of a condition on [{self.hole}]"
@@ -616,174 +684,48 @@ class CompileTimeReading(ClauseReading):
                 yield part.func.id, self.place(part)
 
 
-# Python that judges --------------------------------------------------------------------------------------------------
+# The judgement of a value --------------------------------------------------------------------------------------------
+
+CONDITIONAL = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Nodes of Python that may leave parts of them unevaluated."""
 
 
-class MissingPart(Exception):
-    """A text without the number or the character that is compared meets neither the comparison nor its opposite
-    (S20)."""
-
-
-class Numeral(str):
-    """The text of a hole that `INT(X)` or `FLOAT(X)` makes a number: it compares with numbers as that number."""
-
-    number: float
-
-    @classmethod
-    def of(cls, text: str, number: float) -> Numeral:
-        found = cls(text)
-        found.number = number
-        return found
-
-    def __str__(self) -> str:
-        return str(self.number)
-
-    def __format__(self, spec: str) -> str:
-        return format(str.__str__(self), spec)
-
-    def __hash__(self) -> int:
-        return hash(self.number)
-
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) if isinstance(other, str) else self.number == other
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __lt__(self, other: Any) -> bool:
-        return super().__lt__(other) if isinstance(other, str) else self.number < other
-
-    def __le__(self, other: Any) -> bool:
-        return super().__le__(other) if isinstance(other, str) else self.number <= other
-
-    def __gt__(self, other: Any) -> bool:
-        return super().__gt__(other) if isinstance(other, str) else self.number > other
-
-    def __ge__(self, other: Any) -> bool:
-        return super().__ge__(other) if isinstance(other, str) else self.number >= other
-
-
-def _number(kind: Kind, text: str) -> float:
-    if not _shape(SHAPE[kind], text):
-        raise MissingPart
-    return MADE[kind](text)
-
-
-def _item(text: str, at: int) -> str:
-    if isinstance(at, int) and not -len(text) <= at < len(text):
-        raise MissingPart
-    return text[at]
-
-
-def _unless_missing(part: Callable[[], Any]) -> Any:
-    try:
-        return part()
-    except MissingPart:
-        return False
-
-
-def _shape(name: str, text: str) -> bool:
-    return satisfies(Matches(SHAPES[name]), text.encode())
-
-
-def _relation(name: str, text: str, value: Any) -> bool:
-    return satisfies(PLAIN.term(RELATIONS[name], value), text.encode())
-
-
-def _parts(name: str, text: str) -> range:
-    return range(measured(text, PARTS[name]))
-
-
-IN_PYTHON: Mapping[str, Callable[..., Any]] = {
-    **{f"#{name}": partial(_shape, name) for name in SHAPES},
-    **{f"#{name}": partial(_relation, name) for name in RELATIONS},
-    **{f"#{name}": partial(_parts, name) for name in PARTS},
-    **{f"#{kind}": partial(_number, kind) for kind in SHAPE},
-    "#item": _item,
-    "#unless": _unless_missing,
-}
-"""Functions in code that judges a text, by their names, which are no names of a query."""
-
-
-class InPython(ast.NodeTransformer):
-    """Makes a clause on a text plain Python: `not` stands before single comparisons only, and functions of the language
-    and methods get the text of the hole, also where its type has values of its own."""
-
-    def __init__(self, tree: ast.expr, hole: str, *, is_typed: bool) -> None:
-        self._reads = {id(name) for name in Names().scan([tree]).reads if name.id == hole}
-        self._is_typed = is_typed
-
-    def part(self, node: ast.expr, holds: bool = True) -> ast.expr:
-        match node:
-            case ast.UnaryOp(ast.Not(), operand):
-                return self.part(operand, not holds)
-            case ast.BoolOp(operator, parts):
-                every = isinstance(operator, ast.And) is holds
-                joined = ast.BoolOp(ast.And() if every else ast.Or(), [self.part(part, holds) for part in parts])
-                return ast.copy_location(joined, node)
-        judged: ast.expr = self.visit(node)
-        found = judged if holds else ast.copy_location(ast.UnaryOp(ast.Not(), judged), node)
-        inside = every_node(found)
-        may_miss = any(isinstance(each, ast.Name) and each.id in ("#int", "#float", "#item") for each in inside)
-        if not may_miss or any(isinstance(each, ast.Await) for each in inside):
-            return found
-        later = ast.Lambda(ast.arguments([], [], None, [], [], None, []), found)
-        return ast.copy_location(ast.Call(ast.Name("#unless", ast.Load()), [later], []), node)
-
-    def _text(self, node: ast.expr) -> ast.expr:
-        """The text of the hole in place of its value."""
-        return ast.copy_location(ast.Name(TEXT, ast.Load()), node) if id(node) in self._reads else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        if self._is_typed and hasattr(str, node.attr):
-            node.value = self._text(node.value)
-        return node
-
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self.generic_visit(node)
-        if self._is_typed and isinstance(node.ops[-1], ast.In | ast.NotIn):
-            node.comparators[-1] = self._text(node.comparators[-1])
-        return node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        text = self._text(node.value)
-        if text is node.value or isinstance(node.slice, ast.Slice):
-            return node
-        item = ast.copy_location(ast.Name("#item", ast.Load()), node)
-        return ast.copy_location(ast.Call(item, [text, node.slice], []), node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(ast.Name(name) as function, [read, *others]) if id(read) in self._reads:
-                if (name in SHAPE or name == "len") and others:
-                    return node
-                if f"#{name}" in IN_PYTHON:
-                    node.func = ast.copy_location(ast.Name(f"#{name}", ast.Load()), function)
-                if node.func is not function or name == "len":
-                    node.args[0] = self._text(node.args[0])
-            case ast.Call(ast.Attribute(_, name), arguments) if self._is_typed and name in WAYS:
-                node.args = [self._text(each) for each in arguments]
-        return node
-
-
-def judging(node: ast.expr, span: Span, hole: str) -> JudgingCode:
-    """Code that judges the value. If it is a call, the function may take `final`: True if the text is complete."""
-    code = compiled(ast.fix_missing_locations(node), span)
+def _needs(node: ast.AST, hole: str) -> Iterator[Term]:
+    """What a text needs so that Python can evaluate a part: a number for `int(X)`, a character for `X[0]` (S20)."""
     match node:
-        case ast.Call(ast.Name(name)) if name in IN_PYTHON:
-            pass
-        case ast.Call(function, arguments, keywords) if is_named(function) and not reads(function, hole):
+        case ast.Call(ast.Name("int" | "float" as kind), [ast.Name(name)], []) if name == hole:
+            yield Matches(SHAPES[kind.upper()])
+        case ast.Subscript(ast.Name(name), key) if name == hole and type(at := constant(key)) is int:
+            yield Length(at + 1 if at >= 0 else -at, None)
+    for child in ast.iter_child_nodes(node) if not isinstance(node, CONDITIONAL) else ():
+        yield from _needs(child, hole)
+
+
+def judgement_of(node: ast.expr, reading: CompileTimeReading, holds: bool = True) -> Judgement:
+    """The judgement of a clause that was read, or of a part of it."""
+    match node:
+        case ast.UnaryOp(ast.Not(), operand) if reading.reads_hole(node):
+            return judgement_of(operand, reading, not holds)
+        case ast.BoolOp(operator, parts) if reading.reads_hole(node):
+            every = isinstance(operator, ast.And) is holds
+            return Judgement(node, every, parts=tuple([judgement_of(part, reading, holds) for part in parts]))
+    if node in reading.of_python:
+        return _in_python(node, reading, holds)
+    return Judgement(node, holds)
+
+
+def _in_python(node: ast.expr, reading: CompileTimeReading, holds: bool) -> Judgement:
+    """The judgement of Python. If it is a call, the function may take `final`: True if the text is complete."""
+    code = compiled(node, reading.span)
+    match node:
+        case ast.Call(function, arguments, keywords) if (
+            holds and is_named(function) and not reading.reads_hole(function)
+        ):
             starred = any(isinstance(argument, ast.Starred) for argument in arguments)
             if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
                 final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
                 told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
-                return JudgingCode(
-                    code,
-                    FinalCall(
-                        compiled(ast.fix_missing_locations(told), span), compiled(function, span), len(arguments)
-                    ),
-                )
-    return JudgingCode(code)
+                told_code = compiled(ast.fix_missing_locations(told), reading.span)
+                call = FinalCall(told_code, compiled(function, reading.span), len(arguments))
+                return Judgement(node, holds, code, call)
+    return Judgement(node, holds, code)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import itertools
 import random
 import re
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.program.ops import Hole
 from lmql_lite.program.symbols import MADE
-from lmql_lite.program.where import FINAL, IN_PYTHON, TEXT, Numeral
 from tests.properties.plain_where import FUNCTIONS
 
 ATOMS = """
@@ -101,11 +102,24 @@ def truth(node: ast.expr, names: Mapping[str, Any]) -> bool | None:
         return None
 
 
-def named(hole: Hole, text: str) -> str:
-    try:
-        return Numeral.of(text, MADE[hole.number](text)) if hole.number else text
-    except ValueError:
-        return text
+def value_of(hole: Hole, text: str) -> Any:
+    return MADE[hole.number](text) if hole.number else text
+
+
+def is_judged_true(hole: Hole, text: str) -> bool:
+    """True if Python accepts a complete value."""
+    names = {**GIVEN, "X": value_of(hole, text)}
+
+    def evaluate(code: CodeType) -> Any:
+        return eval(code, dict(names))
+
+    async def run(code: CodeType) -> Any:
+        return evaluate(code)
+
+    async def judged() -> bool:
+        return all([await each.accepts(text, evaluate, run) for each in hole.judges])
+
+    return asyncio.run(judged())
 
 
 def strict(kind: type[int] | type[float], shape: str) -> Any:
@@ -139,10 +153,6 @@ def test_guide_and_python_together_accept_what_the_clause_says(seed: int) -> Non
         compiled += 1
         for text in TEXTS:
             expected = truth(tree, {**GIVEN, **NUMBERS, "X": text}) is True
-            names = {**GIVEN, "X": named(hole, text), TEXT: text, FINAL: True, **IN_PYTHON}
-            guided = satisfies(term, text.encode())
-            judged = guided and all(
-                eval(each.judgement.code, dict(names)) for each in hole.judges if each.judgement is not None
-            )
-            assert bool(judged) == expected, (clause, text)
+            judged = satisfies(term, text.encode()) and is_judged_true(hole, text)
+            assert judged == expected, (clause, text)
     assert compiled
