@@ -1,7 +1,7 @@
 """From text to logical lines of lexemes, split as Python does, but going on after a mistake.
 
 Python's own `tokenize` ends at the first error and differs between versions; this one reports an unclosed quote or
-bracket, marks the line as broken and resumes at the next line that can be trusted.
+bracket, leaves the line out and resumes at the next line that can be trusted.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ class LogicalLine:
     columns: int
     """Width of its indentation."""
     lexemes: list[Lexeme] = field(default_factory=list)
-    is_broken: bool = False
 
     @property
     def start(self) -> int:
@@ -120,10 +119,13 @@ def line_at(lines: Sequence[LogicalLine], offset: int) -> LogicalLine:
     return lines[max(bisect_right(lines, offset, key=lambda line: line.begin) - 1, 0)]
 
 
-class _Opener(NamedTuple):
+class Broken(NamedTuple):
+    """A mistake that leaves open where a line ends."""
+
     lexeme: Lexeme
-    doubt: bool
-    """Two operands met across a line break while this bracket was the innermost one."""
+    """The quote or the bracket to blame."""
+    sentence: str
+    hint: str
 
 
 @dataclass(slots=True)
@@ -135,21 +137,25 @@ class Scanner:
     position: int = 0
 
     def lines(self) -> list[LogicalLine]:
+        """The lines that can be read. The others are problems."""
         text, size = self.source.text, len(self.source.text)
         lines: list[LogicalLine] = []
         while self.position < size and not self.problems.enough:
             begin = self.position
             self.position = _indent_end(text, begin)
             line = LogicalLine(begin, columns_of(text[begin : self.position]))
-            self._logical_line(line)
-            if line.lexemes:
+            if broken := self._logical_line(line):
+                start, end = broken.lexeme.start, broken.lexeme.end
+                self.problems.add(broken.sentence, self.source.span(start, end), broken.hint)
+                self.position = self._resume(line, broken.lexeme)
+            elif line.lexemes:
                 lines.append(line)
         return lines
 
-    def _logical_line(self, line: LogicalLine) -> None:
-        """Read up to the end of the line, or to the place after a mistake from where reading may go on."""
+    def _logical_line(self, line: LogicalLine) -> Broken | None:
+        """Read up to the end of the line, or to a mistake."""
         text, size, lexemes = self.source.text, len(self.source.text), line.lexemes
-        openers: list[_Opener] = []
+        openers: list[Lexeme] = []
         fresh = False  # is the next lexeme the first one of a physical line?
         position = self.position
         match_at = LEXEME.match
@@ -168,86 +174,56 @@ class Scanner:
             if kind == "string":
                 end = string_end(text, start)
                 if end is None:
-                    self._unclosed_string(line, start, bool(openers))
-                    return
+                    return _unclosed_string(Lexeme(kind, text[start:position], start, position, len(openers)))
                 position = end
             lexeme = Lexeme(kind, text[start:position], start, position, len(openers))
             if fresh and openers:
                 fresh = False
                 if kind == "name" and lexeme.text in UNBRACKETED_WORDS and lexemes[-1].text != "yield":
-                    self._unclosed_bracket(line, openers[-1].lexeme)
-                    return
-                if are_apart(lexemes[-1], lexeme):
-                    openers[-1] = openers[-1]._replace(doubt=True)
+                    break
             if kind == "op":
                 if lexeme.text in CLOSER_OF:
-                    openers.append(_Opener(lexeme, doubt=False))
+                    openers.append(lexeme)
                 elif lexeme.text in OPENER_OF:
-                    if not openers or openers[-1].lexeme.text != OPENER_OF[lexeme.text]:
-                        self._wrong_closer(line, lexeme, openers)
-                        return
+                    if not openers or openers[-1].text != OPENER_OF[lexeme.text]:
+                        return self._wrong_closer(lexeme, openers[-1:])
                     openers.pop()
                     lexeme = lexeme._replace(depth=len(openers))
             lexemes.append(lexeme)
         if openers:
-            self._unclosed_bracket(line, openers[-1].lexeme)
-            return
+            opener = openers[-1].text
+            return Broken(openers[-1], f"'{opener}' is never closed", f"add the missing '{CLOSER_OF[opener]}'")
         self.position = position
+        return None
 
-    # Mistakes ----------------------------------------------------------------------------------------------------
+    def _wrong_closer(self, closer: Lexeme, opener: Sequence[Lexeme]) -> Broken:
+        for each in opener:
+            lines = [self.source.span(lexeme.start, lexeme.end).line for lexeme in (each, closer)]
+            place = "" if lines[0] == lines[1] else f" in line {lines[0]}"
+            sentence = f"'{closer.text}' does not close the '{each.text}'{place}"
+            return Broken(closer, sentence, f"'{CLOSER_OF[each.text]}' would")
+        return Broken(closer, f"'{closer.text}' closes nothing", "remove it, or add what it should close")
 
-    def _unclosed_string(self, line: LogicalLine, start: int, inside_brackets: bool) -> None:
-        opening = OPENING.match(self.source.text, start)
-        assert opening is not None
-        quote, end = opening[2], self._next_line(start)
-        line.lexemes.append(Lexeme("string", self.source.text[start:end].rstrip("\r\n"), start, end, 0))
-        line.is_broken = True
-        if len(quote) == 3:
-            hint = f"end it with {quote}"
-            self.position = len(self.source.text)
-        else:
-            hint = f"end it with {quote} on the same line, or write {quote * 3} around a text of several lines"
-            self.position = self._resume(line, start) if inside_brackets else end
-        self.problems.add("this string is never closed", self.source.span(start, opening.end()), hint)
-
-    def _unclosed_bracket(self, line: LogicalLine, opener: Lexeme) -> None:
-        span = self.source.span(opener.start, opener.end)
-        closer = CLOSER_OF[opener.text]
-        self.problems.add(f"'{opener.text}' is never closed", span, f"add the missing '{closer}'")
-        line.is_broken = True
-        self.position = self._resume(line, opener.start)
-        line.lexemes[:] = [lexeme for lexeme in line.lexemes if lexeme.end <= self.position]
-
-    def _wrong_closer(self, line: LogicalLine, closer: Lexeme, openers: list[_Opener]) -> None:
-        span = self.source.span(closer.start, closer.end)
-        if not openers:
-            self.problems.add(f"'{closer.text}' closes nothing", span, "remove it, or add what it should close")
-        elif openers[-1].doubt:
-            self._unclosed_bracket(line, openers[-1].lexeme)
-            return
-        else:
-            opener = openers[-1].lexeme
-            where = self.source.span(opener.start, opener.end)
-            place = "" if where.line == span.line else f" in line {where.line}"
-            sentence = f"'{closer.text}' does not close the '{opener.text}'{place}"
-            self.problems.add(sentence, span, f"'{CLOSER_OF[opener.text]}' would")
-        line.is_broken = True
-        line.lexemes.append(closer._replace(depth=0))
-        self.position = self._resume(line, closer.start)
-
-    def _next_line(self, position: int) -> int:
-        return self.source.text.find("\n", position) + 1 or len(self.source.text)
-
-    def _resume(self, line: LogicalLine, position: int) -> int:
-        """The first line after `position` that is not deeper than the broken one, nor only closes its brackets."""
-        text = self.source.text
-        position = self._next_line(position)
-        while position < len(text):
+    def _resume(self, line: LogicalLine, after: Lexeme) -> int:
+        """The first line after a lexeme that is not deeper than the broken one, nor only closes its brackets."""
+        text, size = self.source.text, len(self.source.text)
+        if after.text.endswith(('"""', "'''")):
+            return size
+        position = text.find("\n", after.start) + 1 or size
+        while position < size:
             start = _indent_end(text, position)
             if text[start : start + 1] not in "\r\n#)]}" and columns_of(text[position:start]) <= line.columns:
                 return position
-            position = self._next_line(position)
+            position = text.find("\n", position) + 1 or size
         return position
+
+
+def _unclosed_string(opening: Lexeme) -> Broken:
+    quote = opening.text[-3:] if opening.text.endswith(('"""', "'''")) else opening.text[-1]
+    hint = f"end it with {quote}"
+    if len(quote) == 1:
+        hint += f" on the same line, or write {quote * 3} around a text of several lines"
+    return Broken(opening, "this string is never closed", hint)
 
 
 def _indent_end(text: str, position: int) -> int:

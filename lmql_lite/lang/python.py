@@ -98,20 +98,11 @@ class PythonReader:
             arguments.append(ArgumentNode(self.span(keyword), keyword.arg, given))
         return tuple(arguments)
 
-    def statements(
-        self, start: int, end: int, regions: Sequence[NoPython], lines: list[LogicalLine], *, is_whole: bool = True
-    ) -> list[ast.stmt]:
+    def statements(self, start: int, end: int, regions: Sequence[NoPython], lines: list[LogicalLine]) -> list[ast.stmt]:
         """Statements of an extent and its logical lines, in which regions that are no Python are blank. A prompt is a
-        `0` at its place. Unless it is whole, its end is no mistake."""
-        sound = next((at for at, line in enumerate(lines) if line.is_broken), len(lines))
-        is_whole, lines = is_whole and sound == len(lines), lines[:sound]
-        while lines and not is_whole and (lines[-1].lexemes[0].text == "@" or lines[-1].lexemes[-1].text == ":"):
-            lines = lines[:-1]  # what it begins is not there
-        if not lines:
-            return []
-        end = end if is_whole else lines[-1].end
+        `0` at its place."""
         code = blanked(self.text, start, end, regions)
-        if code.isspace():
+        if not lines or code.isspace():
             return []
         is_inside = start > lines[0].begin  # on the line of a header
         prefix = SUITE if lines[0].columns and not is_inside else ""
@@ -126,9 +117,7 @@ class PythonReader:
             self._add(TOO_DEEP, longest.start, longest.end)
             return []
         except (SyntaxError, ValueError) as error:
-            above = self._report_statement(error, f"{prefix}{code}", shift - bool(prefix), columns, lines, is_whole)
-            if above:  # a character that Python cannot read, further down, hides what is wrong there
-                self.statements(start, above[-1].end, regions, above, is_whole=False)
+            self._report_statement(error, f"{prefix}{code}", shift - bool(prefix), columns, lines)
             return []
         if deep:
             place = line_at(lines, self.span(deep).start)
@@ -190,12 +179,12 @@ class PythonReader:
             self._add(found, start + found.start, start + found.end)
 
     def _report_statement(
-        self, error: Exception, code: str, shift: int, columns: int, lines: list[LogicalLine], is_whole: bool
-    ) -> list[LogicalLine]:
-        """Report why Python cannot read statements, and return the lines above the mistake."""
+        self, error: Exception, code: str, shift: int, columns: int, lines: list[LogicalLine]
+    ) -> None:
+        """Report why Python cannot read statements."""
         if not isinstance(error, SyntaxError):
             self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), lines[0].start, lines[0].end)
-            return []
+            return
         given = Places(code)
 
         def place(blamed: int) -> int:
@@ -205,8 +194,6 @@ class PythonReader:
 
         first = place(given.blamed(error.lineno, error.offset))
         last = place(given.blamed(error.end_lineno, error.end_offset))
-        if not is_whole and first >= lines[-1].end:
-            return []
         line = line_at(lines, first)
         start, above = line.start, lines[: lines.index(line) + 1]
         if "too many" in error.msg:
@@ -216,7 +203,6 @@ class PythonReader:
         else:
             found = mistake(error.msg, self.text[start : line.end], max(first - start, 0), last - start)
             self._add(found, start + found.start, start + found.end)
-        return above[:-1]
 
 
 def blanked(text: str, start: int, end: int, regions: Sequence[NoPython]) -> str:

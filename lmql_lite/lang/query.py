@@ -44,20 +44,19 @@ def parse(source: Source) -> nodes.QueryNode:
         raise QueryError(message, span=source.span(odd.start(), odd.end()), hint=hint)
     problems, structure = Problems(), Problems()
     lines = Scanner(source, structure).lines()
-    if not lines:
+    is_whole = not structure.found()
+    if not lines and is_whole:
         message = "there is nothing but comments" if source.text.strip() else "the file is empty"
         raise QueryError(message, span=source.span(0, 0), hint=HINT)
-    header = find_header(lines)
-    lexer = Lexer(source, lines, problems, header)
+    lexer = Lexer(source, lines, problems, find_header(lines))
     terminals = lexer.terminals()
     builder = _Builder(source, problems, structure)
     builder.read(terminals)
-    broken = next((line.start for line in lexer.lines if line.is_broken), None)
-    tree = builder.frame(terminals, broken)
-    query = builder.query(tree, terminals, lexer.regions, lines)
+    query = builder.query(builder.frame(terminals), terminals, lexer.regions, lines) if is_whole else None
     for first in structure.found()[:1]:
-        problems.add(first.message, first.span or query.span, first.hint)
+        problems.add(first.message, first.span or source.span(0, 0), first.hint)
     problems.raise_any()
+    assert query is not None, "what cannot be read is a problem"
     return query
 
 
@@ -105,8 +104,8 @@ class _Builder:
 
     # The frame ---------------------------------------------------------------------------------------------------
 
-    def frame(self, terminals: Sequence[Terminal], broken: int | None) -> Tree | None:
-        """Lark's tree of the terminals; None, and a problem, if the grammar refuses one above the broken line."""
+    def frame(self, terminals: Sequence[Terminal]) -> Tree | None:
+        """Lark's tree of the terminals; None, and a problem, if the grammar refuses one."""
         from lark import UnexpectedToken
 
         lq = grammar("lq")
@@ -115,8 +114,6 @@ class _Builder:
         fed = 0
         try:
             for terminal in terminals:
-                if broken is not None and terminal.start >= broken:
-                    return None
                 parser.feed_token(terminal)
                 fed += 1
             tree: Tree = parser.feed_token(Terminal("$END", end, end))

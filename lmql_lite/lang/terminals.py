@@ -155,9 +155,7 @@ def header_end(lexemes: Lexemes) -> int | None:
         return None
     end = 1
     if is_op(lexemes, 1, "("):
-        end = 1 + next((at for at, each in enumerate(lexemes) if at > 1 and not each.depth and each.text == ")"), -1)
-        if not end:
-            return None  # a broken line
+        end = 1 + next(at for at, each in enumerate(lexemes) if at > 1 and not each.depth and each.text == ")")
     is_alone = end >= len(lexemes) or (is_op(lexemes, end, ":") and end == len(lexemes) - 1)
     return end if is_alone or is_prompt(lexemes, end, CLAUSES) else None
 
@@ -180,12 +178,12 @@ def find_header(lines: list[LogicalLine]) -> int | None:
             return None
         if is_prompt(lexemes, words=CLAUSES):
             prompted = prompted or index > 0
-        elif (end := header_end(lexemes)) is not None or (line.is_broken and is_decoder(lexemes[0].text)):
+        elif (end := header_end(lexemes)) is not None:
             if is_decoder(lexemes[0].text):
-                call = end is not None and end > 1 and end == len(lexemes)
+                call = 1 < end == len(lexemes)
                 if not call or not (prompted or (is_prompt(lines[0].lexemes) and not _opens_body(lines, index))):
                     return index
-            elif end is not None and not prompted and _is_misspelt(lines, index, end):
+            elif not prompted and _is_misspelt(lines, index, end):
                 return index
     return None
 
@@ -229,7 +227,7 @@ class Lexer:
     """Columns of the function or class that is open, whose strings are its own."""
 
     def terminals(self) -> list[Terminal]:
-        self.levels = [self.lines[0].columns]
+        self.levels = [line.columns for line in self.lines[:1]]
         while self.at < len(self.lines):
             line = self.lines[self.at]
             self.at += 1
@@ -271,9 +269,8 @@ class Lexer:
             if is_op(lexemes, index, ":"):
                 self.add("_COLON", lexemes[index : index + 1])
                 index += 1
-            if not line.is_broken:
-                self._statements(line, index)
-        elif self.definition is not None or line.is_broken or is_definition(lexemes):
+            self._statements(line, index)
+        elif self.definition is not None or is_definition(lexemes):
             if self.definition is None and is_definition(lexemes):
                 self.definition = line.columns
             self.add("HEAD" if self._head_end(lexemes) == len(lexemes) else "PYTHON", lexemes)
@@ -395,7 +392,6 @@ class Lexer:
                 span = self.source.span(following.start, following.lexemes[0].end)
                 self.problems.add("nothing joins this line to the condition above it", span, hint)
                 is_whole = False
-            is_whole = is_whole and not following.is_broken
             lexemes.extend(following.lexemes)
 
 
