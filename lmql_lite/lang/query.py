@@ -245,37 +245,25 @@ class _Builder:
                 place = self.python.span(statement)
                 self.problems.add(f"{what} before the decoder header", place, "move it below the header")
         for statement in every_statement(query.body):
-            if isinstance(statement, ast.Expr) and not query.prompt(statement) and (hint := _lost(statement.value)):
+            if isinstance(statement, ast.Expr) and not query.prompt(statement) and _is_lost(statement.value):
                 message = "this string is not added to the prompt: it is part of an expression"
+                hint = "write each string on a line of its own, with {...} for each value"
                 self.problems.add(message, self.python.span(statement), hint)
 
 
-def _lost(value: ast.expr) -> str | None:
-    """Hint for an expression statement with a prompt in it; None if it has none."""
-    match value:
-        case ast.BoolOp(_, strings) | ast.Tuple(strings) if any(map(_is_prompt, strings)):
-            return "write each string on a line of its own"
-        case ast.IfExp(_, first, second) if _is_prompt(first) or _is_prompt(second):
-            return "write an if statement, with each string on a line of its own"
-        case ast.Lambda(_, string) if _is_prompt(string):
-            return "a string is a prompt where it stands alone; @query makes a function prompt"
-    first = _first_part(value)
-    is_string = isinstance(first, ast.JoinedStr) or (isinstance(first, ast.Constant) and isinstance(first.value, str))
-    is_lost = is_string if isinstance(value, ast.BinOp) else first is not value and _is_prompt(first)
-    return "write one string with {...} for each value" if is_lost else None
-
-
-def _is_prompt(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and PROMPTING.search(node.value) is not None
-
-
-def _first_part(node: ast.expr) -> ast.expr:
-    """The operand at the very left: `"a"` of `"a".format(x) + y`."""
+def _is_lost(value: ast.expr) -> bool:
+    """True if an expression statement begins with a string that was meant as a prompt."""
+    first = value
     while True:
-        match node:
+        match first:
             case ast.BinOp(left) | ast.Compare(left) | ast.Attribute(left) | ast.Subscript(left):
-                node = left
-            case ast.Call(ast.Attribute(left)):
-                node = left
+                first = left
+            case ast.Call(ast.Attribute(left)) | ast.IfExp(body=left) | ast.Lambda(body=left):
+                first = left
+            case ast.BoolOp(values=[left, *_]) | ast.Tuple([left, *_]):
+                first = left
+            case ast.Constant(str(text)):
+                is_added = isinstance(value, ast.BinOp)
+                return first is not value and (is_added or PROMPTING.search(text) is not None)
             case _:
-                return node
+                return isinstance(first, ast.JoinedStr) and isinstance(value, ast.BinOp)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lmql_lite.lang.keywords import CLAUSES, CONSTRAINTS, INLINE_CLAUSES
+from lmql_lite.lang.keywords import CLAUSES, INLINE_CLAUSES
 from lmql_lite.lang.lines import Lexeme, Lexemes, LogicalLine, are_apart
-from lmql_lite.lang.terminals import COMPOUND, colon, is_assignment, is_compound, is_op, is_word, strings_end
+from lmql_lite.lang.terminals import COMPOUND, colon, is_assignment, is_op, is_word, strings_end
 
 
 class Mistake(NamedTuple):
@@ -25,14 +25,8 @@ class Mistake(NamedTuple):
 SAID_BETTER = (
     ("Perhaps you forgot a comma", "a comma or an operator is missing here", None),
     ("Maybe you meant '=='", "a single '=' does not compare", "write == to compare"),
-    ("Missing parentheses in call to", "the call has no parentheses", "put its arguments in parentheses"),
     ("cannot assign to", "nothing can be assigned to this", None),
     ("codec can't decode", "an escape in this string is incomplete", r"write \\ for a plain backslash"),
-    (
-        "after line continuation",
-        "something follows the backslash",
-        "a backslash that joins lines is the last character",
-    ),
     ("a word follows a number", "a space is missing after this number", "put a space before the word"),
     ("an octal escape", "an octal escape is at most \\377", "write it with u and four hexadecimal digits"),
     ("leading zeros", "a number cannot begin with 0", None),
@@ -64,21 +58,8 @@ WORDED = {
 }
 """Words that are operators elsewhere, or in speech."""
 
-FOREIGN = {
-    **dict.fromkeys(("let", "const", "var"), "write NAME = VALUE"),
-    **dict.fromkeys(("elseif", "elsif"), "write elif CONDITION:"),
-    "foreach": "write for NAME in VALUES:",
-    **dict.fromkeys(("function", "func", "fn"), "write def NAME():"),
-}
-"""First words of statements in other languages, and the Python to write."""
-
-ORPHANS = {
-    "elif": "this 'elif' has no 'if' above it",
-    "else": "this 'else' has no 'if', 'for', 'while' or 'try' above it",
-    "except": "this 'except' has no 'try' above it",
-    "finally": "this 'finally' has no 'try' above it",
-    "case": "this 'case' has no 'match' above it",
-}
+ORPHANS = ("elif", "else", "except", "finally", "case")
+"""Words that continue a block above them."""
 
 FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
@@ -87,8 +68,6 @@ TORN_ESCAPE = re.compile(
 )
 """Python names the string, not the place in it."""
 AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
-EMPTY_INDEX = re.compile(r"(?<=\w)\[\s*\]")
-FUNCTION_ALONE = re.compile(rf"\b(len|{'|'.join(CONSTRAINTS)})\s+(\w+)")
 DOUBLED = "&|=<>!"
 CURLED = "\u201c\u201d\u201e\u2018\u2019"
 """Quotes that word processors write."""
@@ -124,8 +103,6 @@ def lowered(sentence: str) -> str:
 def said_by_compiler(message: str) -> tuple[str, str | None]:
     """Sentence and hint for an error of Python's compiler. A query is not a function, so that its message for a `yield`
     would mislead."""
-    if "remaining patterns unreachable" in message:
-        return "this 'case' matches everything, so that no case after it is reached", "put it last"
     word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
     if ("outside" in message and "function" in message) or "at module level" in message:
         return f"'{word}' can stand only inside a function, and a query is not a function", None
@@ -137,12 +114,6 @@ def _missing_operator(rest: str) -> Mistake | None:
     for word in AN_OPERATOR.finditer(rest):
         if word.group(1) in WORDED:
             return Mistake(*word.span(1), f"'{word.group(1)}' is not an operator", WORDED[word.group(1)])
-    if empty := EMPTY_INDEX.search(rest):
-        hint = 'write what belongs there: Literal["a", "b"]'
-        return Mistake(empty.start(), empty.start() + 1, "nothing stands between these brackets", hint)
-    if function := FUNCTION_ALONE.search(rest):
-        name, given = function.groups()
-        return Mistake(*function.span(1), f"'{name}' is a function and takes parentheses", f"write {name}({given})")
     return None
 
 
@@ -186,12 +157,9 @@ def statement_mistake(message: str, lines: Sequence[LogicalLine], at: int) -> Mi
             return Mistake(found.start, found.lexemes[0].end, sentence, "write what happens after an exception")
     if not any(part in message for part in ("invalid syntax", "expected ':'", "Did you mean to use", "block follows")):
         return None
-    around = next((each for each in reversed(lines) if each.columns < line.columns), None)
-    if around and is_word(around.lexemes, 0, "match") and is_compound(around.lexemes) and at == first.start:
-        return Mistake(first.start, first.end, "only 'case' can stand directly inside 'match'", "write case VALUE:")
-    is_case = first.text == "case" and is_compound(lexemes) and at == lexemes[1].start and not is_op(lexemes, 1, ":")
-    if first.text in ORPHANS and (at == first.start or is_case):
-        return Mistake(first.start, first.end, ORPHANS[first.text], "check its indentation")
+    if first.text in ORPHANS and at == first.start:
+        sentence = f"this '{first.text}' continues no block above it"
+        return Mistake(first.start, first.end, sentence, "check its indentation")
     if first.text == "import" and (late := next((each for each in lexemes if each.text == "from"), None)):
         return Mistake(late.start, late.end, "'from' is not expected here", "write: from MODULE import NAME")
     head = lexemes[1:] if first.text == "async" else lexemes
@@ -203,19 +171,10 @@ def statement_mistake(message: str, lines: Sequence[LogicalLine], at: int) -> Mi
 def _head_mistake(head: Lexemes) -> Mistake | None:
     """Mistake in the head of a block."""
     word, last, at = head[0], head[-1], colon(head)
-    braces = next((each for each in head if each.text == "{" and not each.depth), None)
     if word.text == "for" and not any(is_word([each], 0, "in") and not each.depth for each in head):
         return Mistake(word.start, word.end, "this 'for' has no 'in'", "write: for NAME in VALUES:")
-    if at is None and braces and last.text == "}":
-        sentence = f"the block of this '{word.text}' stands in braces"
-        return Mistake(braces.start, braces.end, sentence, "write ':' instead of '{', and remove the '}'")
     if at is None:
         return Mistake(last.start, last.end, f"the ':' after this '{word.text}' is missing", "end the line with ':'")
-    if at == 1 and word.text in ("if", "elif", "while"):
-        return Mistake(word.start, word.end, f"no condition follows this '{word.text}'", "write one before the ':'")
-    if at == 1 and word.text == "case":
-        hint = "write case VALUE: or, for all else, case _:"
-        return Mistake(word.start, word.end, "this 'case' has no pattern", hint)
     if at > 1 and word.text in ("else", "try", "finally"):
         hint = "write elif for another condition" if word.text == "else" else "begin a new line"
         return Mistake(head[1].start, head[1].end, f"nothing can stand between '{word.text}' and ':'", hint)
@@ -234,13 +193,12 @@ def simple_mistake(lexemes: Lexemes, at: int) -> Mistake | None:
         return Mistake(first.start, first.end, "a role tag stands inside a prompt string", hint)
     if len(lexemes) < 2 or first.kind != "name" or not are_apart(first, lexemes[1]):
         return None
-    if first.text in FOREIGN:
-        return Mistake(first.start, first.end, f"'{first.text}' is not a word of Python", FOREIGN[first.text])
     if close := difflib.get_close_matches(first.text.lower(), CLAUSES, 1, 0.7):
         sentence = f"there is no clause '{first.text}'"
         return Mistake(first.start, first.end, sentence, f"did you mean '{close[0]}'?")
     is_word_of_python = keyword.issoftkeyword(first.text) or keyword.iskeyword(lexemes[1].text)
-    if lexemes[1].kind == "name" and not is_word_of_python and not is_assignment(lexemes):
+    is_block = lexemes[-1].text in (":", "{")
+    if lexemes[1].kind == "name" and not (is_word_of_python or is_block or is_assignment(lexemes)):
         sentence = "this is not Python; a prompt needs quotes around it"
         return Mistake(first.start, first.end, sentence, 'write "..." around it')
     return None
