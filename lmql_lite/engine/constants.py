@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import copy
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 from lmql_lite.engine.environment import value_of
 from lmql_lite.program.bytecode import codes_of
-from lmql_lite.program.ops import REFLECTION, Let, Program
+from lmql_lite.program.ops import REFLECTION, Program
 
 HARMLESS = frozenset({
     "abs", "bool", "chr", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min", "ord", "range",
@@ -37,8 +38,9 @@ class Constants:
 
     def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
         pieces = (*program.prologue, *program.python)
-        lets = [piece.code for piece in pieces if isinstance(piece, Let)]
-        codes = [(code, _mentioned(code)) for code in codes_of((pieces, program.parts, program.options))]
+        lets = [piece.code for piece in pieces if isinstance(piece.tree, ast.Module)]
+        parts = (*(piece.code for piece in pieces), program.parts, program.options)
+        codes = [(code, _mentioned(code)) for code in codes_of(parts)]
         assigned = Counter([*program.holes, *(name for code, _ in codes for name in _assigned(code))])
         self._known: dict[str, Any] = {
             name: getattr(builtins, name) for name in HARMLESS - assigned.keys() - inputs.keys()

@@ -28,6 +28,8 @@ TOO_DEEP = Mistake(0, 0, "this is nested too deeply", "split it into several sta
 PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 
 ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
+FIELD = re.compile(r"(?<!\{)(?:\{\{)*\{([^{}]+)")
+"""Code in the braces of an f-string."""
 OCTAL = re.compile(r"\\[4-7][0-7]{2}")
 """An octal escape beyond the last byte."""
 RUN_ON = re.compile(r"(?<=[\da-fA-F.jJ])(?:and|else|for|if|in|is|not|or)")
@@ -230,7 +232,7 @@ def parsed(code: str, name: str, mode: str) -> Any:
 
     Raises SyntaxError also for `1if x` and for `"\\777"`, of which Python warns as well.
     """
-    odd = _odd_escapes(code) if "\\" in code or RUN_ON.search(code) else []
+    odd = _odd_escapes(code, 0, len(code)) if "\\" in code or RUN_ON.search(code) else []
     for stands_for in UNUSUAL if odd else ():
         characters = list(code)
         for at in odd:
@@ -251,17 +253,18 @@ def _text(node: ast.Constant) -> str:
     return node.value if isinstance(node.value, str) else ""
 
 
-def _odd_escapes(code: str) -> list[int]:
-    """Places of the backslashes in strings that begin no escape."""
+def _odd_escapes(code: str, at: int, end: int) -> list[int]:
+    """Places of the backslashes in strings that begin no escape, in a part of the code."""
     found: list[int] = []
-    at = 0
-    while at < len(code) and (match := LEXEME.match(code, at)):
+    while at < end and (match := LEXEME.match(code, at, end)):
         at = match.end()
         if match["number"] and RUN_ON.search(match["number"]):
             raise _refusal("a word follows a number at once", code, match.start("number"))
         if opening := match["string"]:
             start = match.start("string")
             at = string_end(code, start) or at
+            for field in FIELD.finditer(code, start, at) if "f" in opening.lower() else ():
+                _odd_escapes(code, *field.span(1))
             if "r" not in opening.lower():
                 escapes = ESCAPES - set("NuU") if "b" in opening.lower() else ESCAPES
                 for each in ESCAPE.finditer(code, start, at):

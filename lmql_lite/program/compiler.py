@@ -40,12 +40,11 @@ from lmql_lite.program.ops import (
     Hole,
     Input,
     Interpolated,
-    Let,
     OptionCode,
     Part,
+    Piece,
     Program,
     PromptText,
-    Read,
     Turn,
 )
 from lmql_lite.program.values import texts_of
@@ -81,7 +80,7 @@ class Compiler:
         self._builtins = scope.builtin_values
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._problems: list[QueryError | ConstraintError] = []
-        self._python: list[Let | Read] = []
+        self._python: list[Piece] = []
         self._own = 0
         """Number of statements before the header."""
         self._reads: dict[int, set[str]] = {}
@@ -109,16 +108,17 @@ class Compiler:
             self._check_header(decoder)
         if tree.distribution is not None:
             self._check_options(tree.distribution)
-        prologue = tuple(map(self._let, tree.prologue))
+        prologue = tuple([self._piece(self._plain(statement)) for statement in tree.prologue])
+        self._problems += self._python_problems()
         self._own = len(self._python)
         body = self._block(tree.body)
         flow = Flow(self._parts_of, tree.speaks, frozenset(each.number for each in self._open))
         flow.block(tree.body, Point())
         self._write_holes(flow)
-        code = None if self._problems else self._code(body)
-        if code is None:
+        code = self._code(body)
+        if code is None or self._problems:
             raise joined(self._problems)
-        self._mark_segments(flow)
+        self._mark_segments(flow, code)
         points = [flow.points[number] for number in range(len(self._parts))]
         return Program(
             span=tree.span,
@@ -151,8 +151,18 @@ class Compiler:
         try:
             return compiled(ast.Module(body, []), self._tree.span)
         except QueryError as problem:
-            self._problems.append(problem)
+            self._problems += self._python_problems() or [problem]
             return None
+
+    def _python_problems(self) -> list[QueryError]:
+        """Why pieces of the query's Python cannot be compiled, each at its place."""
+        found: list[QueryError] = []
+        for piece in self._python[self._own :]:
+            try:
+                piece.code  # noqa: B018
+            except QueryError as problem:
+                found.append(problem)
+        return found
 
     def _parts_of(self, statement: ast.stmt) -> range | None:
         return self._numbers.get((statement.lineno, statement.col_offset)) if isinstance(statement, ast.Expr) else None
@@ -172,8 +182,8 @@ class Compiler:
                 if self._tree.speaks(statement):
                     written += self._control(statement)
                 else:
-                    self._let(statement)
                     written.append(self._plain(statement))
+                    self._piece(written[-1])
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
         self._run += 1
@@ -182,10 +192,11 @@ class Compiler:
     def _span(self, node: ast.stmt | ast.expr | ast.excepthandler | ast.pattern) -> Span:
         return span_of(node, self._tree.span)
 
-    def _let(self, statement: ast.stmt) -> Let:
-        let = Let(self._span(statement), compiled(ast.Module([self._plain(statement)], []), self._span(statement)))
-        self._python.append(let)
-        return let
+    def _piece(self, tree: ast.stmt | ast.expr, span: Span | None = None) -> Piece:
+        """A piece of the query's Python."""
+        code = ast.Module([tree], []) if isinstance(tree, ast.stmt) else tree
+        self._python.append(Piece(span or self._span(tree), code))
+        return self._python[-1]
 
     def _plain(self, statement: ast.stmt) -> ast.stmt:
         """A statement without prompts, with what the run needs to know of it."""
@@ -196,13 +207,9 @@ class Compiler:
             statement = Watched().visit(copy.deepcopy(statement))
         return statement
 
-    def _note(self, node: ast.expr, span: Span | None = None) -> None:
-        """Compile an expression beside prompts by itself, so that a mistake in it is reported at its place."""
-        self._python.append(Read(span or self._span(node), compiled(node, self._span(node))))
-
     def _read(self, node: ast.expr) -> ast.expr:
         """An expression beside prompts; an awaitable is awaited."""
-        self._note(node)
+        self._piece(node)
         node = watched(node)
         return asked("value", node, node) if isinstance(node, MAY_BE_AWAITABLE) else node
 
@@ -232,7 +239,7 @@ class Compiler:
                     hint="catch the group with `except`, or move the `try` into a function",
                 )
             case ast.Match(subject, cases):
-                self._note(subject)
+                self._piece(subject)
                 chosen = [
                     ast.match_case(each.pattern, each.guard and watched(each.guard), self._block(each.body))
                     for each in cases
@@ -278,7 +285,7 @@ class Compiler:
     def _manager(self, item: ast.withitem, *, is_async: bool) -> ast.withitem:
         manager, target = item.context_expr, item.optional_vars
         span = self._span(manager).to(self._span(target)) if target else self._span(manager)
-        self._note(manager, span)
+        self._piece(manager, span)
         number = ast.Constant(len(self._python) - 1 - self._own)
         return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), watched(manager)), target)
 
@@ -295,9 +302,7 @@ class Compiler:
             handlers = [unless_final(block)] if block.handlers else []
             for handler in block.handlers:
                 if handler.type:
-                    self._python.append(
-                        Read(self._span(handler.type), compiled(handler.type, self._span(handler.type)))
-                    )
+                    self._piece(handler.type)
                 inside = self._block(handler.body)
                 if self._returns:  # it ends a `return` whose `finally` failed
                     inside = [_returned(None, handler), *inside]
@@ -360,8 +365,8 @@ class Compiler:
                     text.append(literal)
                 case nodes.InterpolationNode(span, value, conversion, format):
                     node = value.tree.body
-                    self._python.append(Read(span, code_of(value)))
-                    self._reads.setdefault(len(self._parts), set()).update(names_of(self._python[-1].code))
+                    self._piece(node, span)
+                    self._reads.setdefault(len(self._parts), set()).update(mentioned(node))
                     place = ast.Constant(len(self._parts)), ast.Constant(len(text))
                     awaited = node.value if isinstance(node, ast.Await) else node  # `shown` awaits it
                     values.append(asked("shown", node, *place, watched(awaited)))
@@ -396,13 +401,13 @@ class Compiler:
                 continue
             self._parts[each.number] = replace(hole, is_guarded=each.is_guarded, has_last_words=each.has_last_words)
 
-    def _mark_segments(self, flow: Flow) -> None:
+    def _mark_segments(self, flow: Flow, code: CodeType) -> None:
         """Mark each hole that continues the segment of the one before it (S16), with the text that always follows.
 
         Between the two is only text that is known when the segment starts: no statement and no value of a hole of the
         segment. A hole that Python judges begins a new segment, and so does the hole after it.
         """
-        later = {name for let in self._python if isinstance(let, Let) for name in names_read_later(let.code)}
+        later = names_read_later(code)
         segment: set[str] = set()
         run = 0
         for number, part in enumerate(self._parts):
@@ -523,6 +528,13 @@ def _returned(value: ast.expr | None, place: ast.AST | None = None) -> ast.stmt:
     """The assignment of the value that the query returns."""
     assign = ast.Assign([ast.Name(RETURNED, ast.Store())], value or ast.Constant(None))
     return ast.copy_location(assign, place) if place is not None else assign
+
+
+def mentioned(node: ast.expr) -> set[str]:
+    """Every name in an expression, and every attribute."""
+    nodes = every_node(node)
+    names = {each.id for each in nodes if isinstance(each, ast.Name)}
+    return names.union(each.attr for each in nodes if isinstance(each, ast.Attribute))
 
 
 def _read_by(part: Part) -> set[str]:

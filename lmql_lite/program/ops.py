@@ -5,6 +5,7 @@ All Python of a query is compiled with the source's own name and line numbers.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import Literal
 from lmql_lite.constraints.terms import Constant, Term, conjunction
 from lmql_lite.errors import Span
 from lmql_lite.lang.names import Form
+from lmql_lite.program.bytecode import compiled
 from lmql_lite.program.symbols import Kind
 from lmql_lite.program.types import TextType, TypeSpec
 from lmql_lite.program.where import Clause, Condition, Evaluate
@@ -160,18 +162,16 @@ class Hole(Placed):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Let(Placed):
-    """A Python statement without prompts."""
+@dataclass(frozen=True)
+class Piece(Placed):
+    """A statement of the query's own Python, or an expression beside its prompts."""
 
-    code: CodeType
+    tree: ast.Module | ast.expr
 
-
-@dataclass(frozen=True, slots=True)
-class Read(Placed):
-    """A Python expression beside prompts, such as the test of an `if` or a value in a prompt."""
-
-    code: CodeType
+    @cached_property
+    def code(self) -> CodeType:
+        """Its code, compiled by itself. Raises QueryError at the place of what cannot be compiled."""
+        return compiled(self.tree, self.span)
 
 
 Part = PromptText | Turn | Hole
@@ -222,12 +222,12 @@ class Program:
     parts: tuple[Part, ...]
     onward: tuple[int | None, ...]
     asks_later: tuple[bool, ...]
-    python: tuple[Let | Read, ...] = ()
+    python: tuple[Piece, ...] = ()
     """The query's own Python, in the pieces of its statements."""
     returns: bool = False
     """True if the query returns a value of its own somewhere."""
     return_spans: tuple[Span, ...] = ()
-    prologue: tuple[Let, ...] = ()
+    prologue: tuple[Piece, ...] = ()
     decoder: str | None = None
     options: tuple[OptionCode, ...] = ()
     model: OptionCode | None = None

@@ -205,6 +205,7 @@ def test_warnings_of_python_stay_silent(recwarn):
         "x = 1if True else 2",
         '"{1.for x in [2]}"',
         'x = b"\\777"',
+        'x = f"a {1if y else 2}"',
         'y = "1if"; "[X]" where len(X) < 0xfor 2',
     ):
         with pytest.raises(QueryError):

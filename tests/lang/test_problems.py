@@ -101,3 +101,8 @@ def test_columns_count_code_points_in_a_line_with_wide_characters():
 
 def test_enough_is_enough():
     assert len(problems('"[1]"\n' * 500)) == 20
+
+
+def test_a_warning_of_python_is_given_once(recwarn):
+    compile(parse(Source("q", 'x = 3 is 3\nif y is 3:\n    "{z is 3}[X]"\n')))
+    assert [each.lineno for each in recwarn] == [1, 2, 3]
