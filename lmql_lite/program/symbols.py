@@ -10,7 +10,7 @@ import datetime
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum, EnumMeta
@@ -137,7 +137,7 @@ class Symbol:
     def opposite(self, term: Term) -> Term:
         return Not(term)
 
-    def is_exact(self, relation: str, holds: bool) -> bool:
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         """True if the term says all that the comparison says. Otherwise Python judges the value as well."""
         return True
 
@@ -185,9 +185,11 @@ class TextSymbol(Symbol):
     def is_plain(self) -> bool:
         return not (self.case or self.left or self.right)
 
-    def _compared(self, relation: str) -> Symbol | None:
+    def _compared(self, relation: str, value: Any = UNKNOWN) -> Symbol | None:
         """Symbol of the value, where that is compared and not the text."""
-        if self.kind and (relation in ORDER or (self.kind == "float" and relation in EQUALITY)):
+        several = value if relation == "in" and isinstance(value, Collection) else (value,)
+        is_number = relation in ORDER or (self.kind == "float" and not all(isinstance(each, str) for each in several))
+        if self.kind and is_number and relation in COMPARISONS:
             return NumberSymbol(self.kind)
         return self.typed if relation in COMPARISONS else None
 
@@ -200,13 +202,13 @@ class TextSymbol(Symbol):
             self.is_plain and relation in (*WAYS, *RELATIONS.values())
         )
 
-    def is_exact(self, relation: str, holds: bool) -> bool:
-        if compared := self._compared(relation):
-            return compared.is_exact(relation, holds)
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
+        if compared := self._compared(relation, value):
+            return compared.is_exact(relation, value, holds)
         return holds or not self.case  # some spellings, such as ß for SS, are left out
 
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
-        if compared := self._compared(relation):
+        if compared := self._compared(relation, value):
             return compared.term(relation, value, holds)
         if self.is_text and isinstance(value, int | float) and not isinstance(value, bool) and relation in ORDER:
             sentence = "a hole is text and cannot be compared with a number"
@@ -527,7 +529,7 @@ class NumberSymbol(WholeSymbol):
     def subject(self) -> str:
         return f"{self.kind}() of a hole"
 
-    def is_exact(self, relation: str, holds: bool) -> bool:
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         return self.kind == "int"
 
     def bound(self, value: Any) -> float:
@@ -571,7 +573,7 @@ class JudgedSymbol(Symbol):
 
     relations: ClassVar[tuple[str, ...]] = EQUALITY
 
-    def is_exact(self, relation: str, holds: bool) -> bool:
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         return False
 
     def opposite(self, term: Term) -> Term:
@@ -660,7 +662,7 @@ class PlaceSymbol(Symbol):
     of_length: bool = False
     relations = (*COMPARISONS, "is", "contains", "startswith", "endswith", *WAYS, "true")
 
-    def is_exact(self, relation: str, holds: bool) -> bool:
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         return False
 
     def step(self, kind: Literal["attribute", "item", "each", "some"], key: object = None) -> PlaceSymbol:

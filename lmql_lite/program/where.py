@@ -221,10 +221,12 @@ class Condition:
                     if await is_met(each) is not part.holds:
                         return not part.holds
                 return part.holds
-            if not isinstance(self.root, PlaceSymbol):
-                term = self._reading(evaluate).term(part.node, part.holds)
-                if not satisfies(term, text.encode("utf-8", "surrogatepass")):
+            if isinstance(self.root, TextSymbol):
+                reading = self._reading(evaluate)
+                if not satisfies(reading.term(part.node, part.holds), text.encode("utf-8", "surrogatepass")):
                     return False
+                if part.node not in reading.of_python:
+                    return True
             return part.code is None or bool(await run(part.code)) is part.holds
 
         return self.judgement is None or await is_met(self.judgement)
@@ -408,7 +410,7 @@ class ClauseReading:
         """The term of a comparison of a symbol with a value."""
         if not holds and relation in OPPOSITE:
             relation, holds = OPPOSITE[relation], True
-        if not symbol.is_exact(relation, holds):
+        if not symbol.is_exact(relation, value, holds):
             self._is_exact = False
         return symbol.term(relation, value, holds)
 
