@@ -38,6 +38,7 @@ from lmql_lite.apps.terminal import (
     write_error,
 )
 from lmql_lite.errors import ConstraintError, InputError, ModelError
+from lmql_lite.program.ops import Piece
 
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query
@@ -100,6 +101,8 @@ def asks(part: object) -> bool:
     """True if Python in this part of a program reads the name `input`."""
     if isinstance(part, CodeType):
         return "input" in part.co_names or any(map(asks, part.co_consts))
+    if isinstance(part, Piece):
+        return asks(part.code)
     if isinstance(part, tuple):
         return any(map(asks, part))
     if is_dataclass(part) and not isinstance(part, type):

@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from io import IOBase
-from types import CodeType, CoroutineType
+from types import CodeType, CoroutineType, FunctionType
 from typing import Any
 
 from lmql_lite.cache.tokens.nodes import Node
@@ -56,13 +56,15 @@ class Ask:
         yield self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Resumption:
     """Runs a coroutine of a query up to its next question; None at its end. With an `error`, that is raised where the
     coroutine waits. Futures that the coroutine awaits are passed on to the event loop."""
 
     coroutine: Coroutine[Any, Any, Any]
     error: BaseException | None = None
+    returned: tuple[Any, ...] | None = None
+    """What the coroutine returned at its end."""
 
     def __await__(self) -> abc.Generator[Any, Any, Ask | None]:
         go: Callable[[Any], Any] = self.coroutine.send
@@ -72,7 +74,8 @@ class Resumption:
         while True:
             try:
                 met = go(given)
-            except StopIteration:
+            except StopIteration as end:
+                self.returned = end.value
                 return None
             if type(met) is Ask:
                 return met
@@ -118,6 +121,8 @@ class Frame:
         self.asked: Ask | None = None
         """The question that waits for the branch."""
         self.is_over = False
+        self.returned: tuple[Any, ...] | None = None
+        """The value that the query returned; () for a bare `return`, None without one."""
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._values: list[Any] = []
         """Values of the current text so far."""
@@ -194,17 +199,14 @@ class Frame:
         """The next question of the query's Python, None at its end. Raises the exceptions that the Python does not
         handle."""
         if self._coroutine is None:
-            started = value_of(self.program.code, self.environment)
-            if started is None:  # there was nothing to wait for
-                self.is_over = True
-                return None
-            self._coroutine = started
+            self._coroutine = FunctionType(self.program.code, self.environment)()
+        resumption = Resumption(self._coroutine, error)
         try:
-            self.asked = await Resumption(self._coroutine, error)
+            self.asked = await resumption
         except BaseException:
             self.is_over = True
             raise
-        self.is_over = self.asked is None
+        self.is_over, self.returned = self.asked is None, resumption.returned
         return self.asked
 
     def close(self) -> None:

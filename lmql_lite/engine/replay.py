@@ -17,7 +17,7 @@ from lmql_lite.engine.nested import NestedCall, begun, called
 from lmql_lite.engine.record import Answer, Called, Copied, Decorated, Entry, FromText, Raised, Record, refuse
 from lmql_lite.engine.tools.toolbox import own_decoder
 from lmql_lite.errors import InputError, QueryError
-from lmql_lite.program.ops import RETURNED, STEP, Hole, Program
+from lmql_lite.program.ops import STEP, Hole, Program
 from lmql_lite.program.symbols import MADE
 
 READ_ONCE = (Iterator, AsyncIterator, IOBase)
@@ -173,7 +173,7 @@ async def _returned(branch: Branch, frame: Frame, hole: Hole, record: Record, te
     inner = Frame(branch, nested.program, environment, frame.settings, frame.sampling)
     inner.record = record.fork()
     await _replay(branch, inner, environment)
-    returned = environment[RETURNED]
+    returned = inner.returned
     if not returned:
         return text
     value = returned[0] if nested.typed is None else nested.typed(returned[0])

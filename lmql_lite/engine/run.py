@@ -26,7 +26,7 @@ from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, ConstraintError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
-from lmql_lite.program.ops import RETURNED, Hole, Program, PromptText, Turn
+from lmql_lite.program.ops import Hole, Program, PromptText, Turn
 from lmql_lite.tokens import Token
 
 
@@ -259,7 +259,7 @@ class Run:
 
     async def _end(self, branch: Branch) -> None:
         """Ends the innermost query, or the branch."""
-        returned = branch.frame.environment[RETURNED]
+        returned = branch.frame.returned
         if branch.frame.caller is not None:
             await return_value(branch, returned)
         else:

@@ -10,12 +10,14 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from inspect import CO_ASYNC_GENERATOR
 from types import CodeType
 from typing import Any, NamedTuple, get_args
 
 from lmql_lite.errors import ConstraintError, InputError, QueryError, Span, joined
 from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import OFFERED, Function, moved, offers
+from lmql_lite.lang.keywords import OF_LMQL
 from lmql_lite.lang.names import every_node
 from lmql_lite.lang.scope import Scope, check
 from lmql_lite.lang.source import span_of
@@ -34,7 +36,6 @@ from lmql_lite.program.ops import (
     CALL,
     FRAME,
     REFLECTION,
-    RETURNED,
     STEP,
     Distribution,
     Hole,
@@ -96,10 +97,7 @@ class Compiler:
         self._guards: list[Around] = []
         """The blocks around the current statement."""
         self._loops = 0
-        self._finals = 0
-        """Number of `finally` blocks for which a `return` may wait."""
         self._return_spans: list[Span] = []
-        self._returns = False
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
         tree = self._tree
@@ -143,16 +141,22 @@ class Compiler:
         )
 
     def _code(self, body: list[ast.stmt]) -> CodeType | None:
-        """Code of the coroutine. A `return` leaves a loop around the whole body, which has one turn."""
-        if self._returns:
-            body = [_returned(None), ast.While(ast.Constant(True), [*body, ast.Break()], [])]
-        else:
-            body = [_returned(None), *body]
+        """Code of an async function, the query. All names that it assigns are global: they are the variables of the
+        run."""
+        module = ast.parse("async def query(): pass")
+        (function,) = module.body
+        assert isinstance(function, ast.AsyncFunctionDef)
+        shared = [ast.Global(sorted(self._bound))] if self._bound else []
+        function.body = [*shared, *body]
         try:
-            return compiled(ast.Module(body, []), self._tree.span)
+            found = compiled(module, self._tree.span)
         except QueryError as problem:
             self._problems += self._python_problems() or [problem]
             return None
+        (code,) = [each for each in found.co_consts if isinstance(each, CodeType)]
+        if code.co_flags & CO_ASYNC_GENERATOR:  # a `yield`, which is refused in a query
+            self._problems += self._python_problems()
+        return code
 
     def _python_problems(self) -> list[QueryError]:
         """Why pieces of the query's Python cannot be compiled, each at its place."""
@@ -180,7 +184,7 @@ class Compiler:
                     continue
                 self._run += 1
                 if self._tree.speaks(statement):
-                    written += self._control(statement)
+                    written.append(self._control(statement))
                 else:
                     written.append(self._plain(statement))
                     self._piece(written[-1])
@@ -203,7 +207,7 @@ class Compiler:
         kinds = {type(node) for node in every_node(statement)}
         if self._offers_query and kinds.intersection(get_args(Function)):
             statement = Offering().visit(copy.deepcopy(statement))
-        if kinds & {ast.While, ast.Await}:
+        if kinds & {ast.While, ast.Await, ast.AnnAssign, ast.ImportFrom}:
             statement = Watched().visit(copy.deepcopy(statement))
         return statement
 
@@ -213,23 +217,18 @@ class Compiler:
         node = watched(node)
         return asked("value", node, node) if isinstance(node, MAY_BE_AWAITABLE) else node
 
-    def _control(self, statement: ast.stmt) -> list[ast.stmt]:
+    def _control(self, statement: ast.stmt) -> ast.stmt:
         """A statement that speaks."""
-        written: list[ast.stmt] = []
         match statement:
             case ast.If(test, body, orelse):
                 new: ast.stmt = ast.If(self._read(test), self._block(body), self._block(orelse) if orelse else [])
             case ast.While() | ast.For() | ast.AsyncFor():
-                return self._loop(statement)
+                new = self._loop(statement)
             case ast.With(items, body) | ast.AsyncWith(items, body):
                 is_async = isinstance(statement, ast.AsyncWith)
                 entered = [self._manager(item, is_async=is_async) for item in items]
-                before, self._returns = self._returns, False
                 with self._within(guards=True, last_words=True):
                     new = type(statement)(entered, self._block(body))
-                after = [_returned(None, statement)] if self._returns else []  # an exit swallowed what ended a `return`
-                self._returns = self._returns or before
-                return [ast.copy_location(new, statement), *after]
             case ast.Try():
                 new = self._try(statement)
             case ast.TryStar():
@@ -246,11 +245,9 @@ class Compiler:
                 ]
                 new = ast.Match(watched(subject), chosen)
             case ast.Return(value):
-                self._returns = True
                 if value:
                     self._return_spans.append(self._span(statement))
-                written = [_returned(ast.Tuple([self._read(value)] if value else [], ast.Load()), statement)]
-                new = ast.Break()
+                new = ast.Return(ast.Tuple([self._read(value)] if value else [], ast.Load()))
             case ast.Break() | ast.Continue():
                 if not self._loops:
                     span = self._span(statement)
@@ -259,28 +256,20 @@ class Compiler:
                 new = statement
             case _:
                 new = statement
-        return [*written, ast.copy_location(new, statement)]
+        return ast.copy_location(new, statement)
 
-    def _loop(self, loop: ast.While | ast.For | ast.AsyncFor) -> list[ast.stmt]:
+    def _loop(self, loop: ast.While | ast.For | ast.AsyncFor) -> ast.stmt:
         if isinstance(loop, ast.While):
             test = self._read(loop.test)
         else:
             iterable = self._read(loop.iter)
-        before, self._returns, self._loops = self._returns, False, self._loops + 1
-        body = self._block(loop.body)
-        returns, self._returns, self._loops = self._returns, self._returns or before, self._loops - 1
+        self._loops += 1
+        body = [step(loop), *self._block(loop.body)]
+        self._loops -= 1
         orelse = self._block(loop.orelse) if loop.orelse else []
-        new: ast.stmt
-        body = [step(loop), *body]
         if isinstance(loop, ast.While):
-            new = ast.While(test, body, orelse)
-        else:
-            new = type(loop)(loop.target, iterable, body, orelse)
-        written: list[ast.stmt] = [ast.copy_location(new, loop)]
-        if returns:
-            is_over = ast.Compare(ast.Name(RETURNED, ast.Load()), [ast.IsNot()], [ast.Constant(None)])
-            written.append(ast.copy_location(ast.If(is_over, [ast.Break()], []), loop))
-        return written
+            return ast.While(test, body, orelse)
+        return type(loop)(loop.target, iterable, body, orelse)
 
     def _manager(self, item: ast.withitem, *, is_async: bool) -> ast.withitem:
         manager, target = item.context_expr, item.optional_vars
@@ -295,7 +284,6 @@ class Compiler:
                 span = self._span(handler)
                 word = span.at(span.start, span.start + len("except"))
                 raise QueryError("an 'except' without a type is the last one", span=word, hint="put it last")
-        before, self._returns = self._returns, False
         with self._within(last_words=bool(block.finalbody)):
             with self._within(guards=bool(block.handlers)):
                 body = self._block(block.body)
@@ -304,29 +292,10 @@ class Compiler:
                 if handler.type:
                     self._piece(handler.type)
                 inside = self._block(handler.body)
-                if self._returns:  # it ends a `return` whose `finally` failed
-                    inside = [_returned(None, handler), *inside]
                 handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, inside), handler))
             orelse = self._block(block.orelse) if block.orelse else []
-        returns = self._returns
         final = self._block(block.finalbody) if block.finalbody else []
-        if final and returns:  # a `return` waits for this `finally`, which may end it
-            final = self._put_off(block, final)
-        self._returns = self._returns or before
         return ast.Try(body, handlers, orelse, final)
-
-    def _put_off(self, block: ast.Try, final: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements of a `finally`, without the value of a `return` before it, which is there again at their
-        end."""
-        self._finals += 1
-        name = f"{RETURNED} {self._finals}"
-        keep = ast.Assign([ast.Name(name, ast.Store())], ast.Name(RETURNED, ast.Load()))
-        return [
-            ast.copy_location(keep, block),
-            _returned(None, block),
-            *final,
-            _returned(ast.Name(name, ast.Load()), block),
-        ]
 
     @contextmanager
     def _within(self, *, guards: bool = False, last_words: bool = False) -> Iterator[None]:
@@ -524,12 +493,6 @@ def unless_final(block: ast.Try) -> ast.ExceptHandler:
     return ast.copy_location(ast.ExceptHandler(final, None, [ast.Raise()]), block)
 
 
-def _returned(value: ast.expr | None, place: ast.AST | None = None) -> ast.stmt:
-    """The assignment of the value that the query returns."""
-    assign = ast.Assign([ast.Name(RETURNED, ast.Store())], value or ast.Constant(None))
-    return ast.copy_location(assign, place) if place is not None else assign
-
-
 def mentioned(node: ast.expr) -> set[str]:
     """Every name in an expression, and every attribute."""
     nodes = every_node(node)
@@ -544,7 +507,10 @@ def _read_by(part: Part) -> set[str]:
 
 class Watched(ast.NodeTransformer):
     """Python of a query, outside its functions, with what the run must see: each turn of a `while` is a step, so that
-    an endless loop meets the step budget, and the answer of each `await` is kept for forks."""
+    an endless loop meets the step budget, and the answer of each `await` is kept for forks.
+
+    What a function of Python refuses is written otherwise: `import *`, and annotated names that are global.
+    """
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
@@ -554,6 +520,19 @@ class Watched(ast.NodeTransformer):
     def visit_Await(self, node: ast.Await) -> ast.AST:
         self.generic_visit(node)
         return asked("answer", node, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        node.simple = 0
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if node.names[0].name == "*":
+            node.names = [ast.alias(name) for name in OF_LMQL.get(node.module or "", ())]
+        return node if node.names else ast.copy_location(ast.Pass(), node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node

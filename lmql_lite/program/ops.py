@@ -181,8 +181,6 @@ FRAME = "#frame"
 """Name of the object that the query's code talks to (engine/branch.py); not a name of a query."""
 CALL = "#call"
 """Name of the function that the `here` of a decorator calls."""
-RETURNED = "#returned"
-"""Name of the value that the query returns, in a tuple; () for a bare return, None before any."""
 STEP = "#step"
 """Name of the function that a `while` calls in each turn."""
 REFLECTION = frozenset({"context", "eval", "exec", "globals", "locals", "vars"})
