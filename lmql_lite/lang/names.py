@@ -93,7 +93,7 @@ def values(tree: ast.AST) -> list[ast.Name]:
 class Names:
     """Names of one scope of Python. A scope inside it adds the names that it reads from outside.
 
-    Not Python's own `symtable`: from Python 3.12 on that counts the variables of a comprehension in the scope around it.
+    Not Python's own `symtable`: from Python 3.12 on that counts variables of a comprehension in the scope around it.
     """
 
     bound: set[str] = field(default_factory=set)

@@ -147,7 +147,7 @@ class Compiler:
         (function,) = module.body
         assert isinstance(function, ast.AsyncFunctionDef)
         shared = [ast.Global(sorted(self._bound))] if self._bound else []
-        function.body = [*shared, *body]
+        function.name, function.body = "<module>", [*shared, *body]  # the name that a traceback shows
         try:
             found = compiled(module, self._tree.span)
         except QueryError as problem:
