@@ -16,7 +16,7 @@ from lmql_lite.engine.tools.fill import ToolText
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole, HoleType
 from lmql_lite.program.symbols import MADE
-from lmql_lite.program.where import FINAL, Condition
+from lmql_lite.program.where import FINAL, TEXT, Condition
 
 
 class Objection(NamedTuple):
@@ -101,7 +101,7 @@ class Judge:
             return None
         evaluate_now = partial(value_of, environment=environment)
         run = partial(evaluate, environment=environment)
-        with assigned(environment, {self.op.name: value, FINAL: told is None}):
+        with assigned(environment, {self.op.name: value, TEXT: text, FINAL: told is None}):
             for condition in self.op.judges if told is None else told:
                 if not condition.clause.has_values(evaluate_now):
                     continue

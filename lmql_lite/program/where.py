@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import datetime
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, 
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.lang.names import every_node, is_named, values, words
+from lmql_lite.lang.names import Names, every_node, is_named, values, words
 from lmql_lite.lang.source import span_of
 from lmql_lite.program.bytecode import NotWritten, compiled, constant, written
 from lmql_lite.program.symbols import (
@@ -80,6 +81,8 @@ MAX_POSITIONS = 16
 IN_JSON = 'put it into the type, such as Field(gt=30, max_length=16, pattern="^[A-Z]"), or raise max_backtracks'
 """Hint of the error if Python judged JSON values, and none of them met the clause."""
 NO_VALUE = object()
+TEXT = "#text"
+"""Name of the text of the hole in Python that judges its value."""
 FINAL = "#final"
 """Name of the flag that is true when the text that Python judges is complete."""
 
@@ -716,9 +719,24 @@ def judgement_of(node: ast.expr, reading: CompileTimeReading, holds: bool = True
     return Judgement(node, holds)
 
 
+class OnText(ast.NodeTransformer):
+    """Replaces the hole by its text in `len(X)`: its value may have no length."""
+
+    def __init__(self, tree: ast.expr, hole: str) -> None:
+        self._reads = {id(name) for name in Names().scan([tree]).reads if name.id == hole}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(ast.Name("len"), [read], []) if id(read) in self._reads:
+                node.args = [ast.copy_location(ast.Name(TEXT, ast.Load()), read)]
+        return node
+
+
 def _in_python(node: ast.expr, reading: CompileTimeReading, holds: bool) -> Judgement:
     """The judgement of Python. If it is a call, the function may take `final`: True if the text is complete."""
-    code = compiled(node, reading.span)
+    tree = node if reading.is_json else copy.deepcopy(node)
+    code = compiled(tree if reading.is_json else OnText(tree, reading.hole).visit(tree), reading.span)
     match node:
         case ast.Call(function, arguments, keywords) if (
             holds and is_named(function) and not reading.reads_hole(function)

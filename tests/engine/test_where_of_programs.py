@@ -242,7 +242,7 @@ def test_texts_that_are_equal_in_small_letters_are_equal_in_casefold() -> None:
         ('"[X: date]." where len(str(X)) == len(X) and str(X) < "2026-01-02"', "2026-01-01.", date(2026, 1, 1)),
         ('"[X: bool]." where str(X) in ["True"] and len(X) == 4', "True.", True),
         ('"[X: list[float]]." where str(X) == "[1.0, 2.0]"', "[1, 2].", [1.0, 2.0]),
-        ('"[@given X]." where FLOAT(X) and X == "2.50" and f"{X}!" == "2.50!" and str(X) == "2.5"', "", 2.5),
+        ('"[@given X]." where FLOAT(X) and X == "2.50" and f"{X}!" == "2.5!" and str(X) == "2.5"', "", 2.5),
     ],
 )
 def test_str_of_a_number_was_judged_on_its_text(source: str, says: str, value: object) -> None:

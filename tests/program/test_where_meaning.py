@@ -17,6 +17,7 @@ import lmql_lite as lq
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.program.ops import Hole
 from lmql_lite.program.symbols import MADE
+from lmql_lite.program.where import TEXT
 from tests.properties.plain_where import FUNCTIONS
 
 ATOMS = """
@@ -108,7 +109,7 @@ def value_of(hole: Hole, text: str) -> Any:
 
 def is_judged_true(hole: Hole, text: str) -> bool:
     """True if Python accepts a complete value."""
-    names = {**GIVEN, "X": value_of(hole, text)}
+    names = {**GIVEN, "X": value_of(hole, text), TEXT: text}
 
     def evaluate(code: CodeType) -> Any:
         return eval(code, dict(names))
