@@ -38,7 +38,7 @@ from lmql_lite.apps.terminal import (
     write_error,
 )
 from lmql_lite.errors import ConstraintError, InputError, ModelError
-from lmql_lite.program.ops import Piece
+from lmql_lite.program.ops import Snippet
 
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query
@@ -101,7 +101,7 @@ def asks(part: object) -> bool:
     """True if Python in this part of a program reads the name `input`."""
     if isinstance(part, CodeType):
         return "input" in part.co_names or any(map(asks, part.co_consts))
-    if isinstance(part, Piece):
+    if isinstance(part, Snippet):
         return asks(part.code)
     if isinstance(part, tuple):
         return any(map(asks, part))

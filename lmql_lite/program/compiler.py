@@ -43,7 +43,7 @@ from lmql_lite.program.ops import (
     Interpolated,
     OptionCode,
     Part,
-    Piece,
+    Snippet,
     Program,
     PromptText,
     Turn,
@@ -81,7 +81,7 @@ class Compiler:
         self._builtins = scope.builtin_values
         self._holes = Holes(self._bound, self._bound.union(free.name for free in scope.inputs))
         self._problems: list[QueryError | ConstraintError] = []
-        self._python: list[Piece] = []
+        self._python: list[Snippet] = []
         self._own = 0
         """Number of statements before the header."""
         self._reads: dict[int, set[str]] = {}
@@ -106,7 +106,7 @@ class Compiler:
             self._check_header(decoder)
         if tree.distribution is not None:
             self._check_options(tree.distribution)
-        prologue = tuple([self._piece(self._plain(statement)) for statement in tree.prologue])
+        prologue = tuple([self._snippet(self._plain(statement)) for statement in tree.prologue])
         self._problems += self._python_problems()
         self._own = len(self._python)
         body = self._block(tree.body)
@@ -159,11 +159,11 @@ class Compiler:
         return code
 
     def _python_problems(self) -> list[QueryError]:
-        """Why pieces of the query's Python cannot be compiled, each at its place."""
+        """Why snippets of the query's Python cannot be compiled, each at its place."""
         found: list[QueryError] = []
-        for piece in self._python[self._own :]:
+        for snippet in self._python[self._own :]:
             try:
-                piece.code  # noqa: B018
+                snippet.code  # noqa: B018
             except QueryError as problem:
                 found.append(problem)
         return found
@@ -187,7 +187,7 @@ class Compiler:
                     written.append(self._control(statement))
                 else:
                     written.append(self._plain(statement))
-                    self._piece(written[-1])
+                    self._snippet(written[-1])
             except (QueryError, ConstraintError) as problem:
                 self._problems.append(problem)
         self._run += 1
@@ -196,10 +196,10 @@ class Compiler:
     def _span(self, node: ast.stmt | ast.expr | ast.excepthandler | ast.pattern) -> Span:
         return span_of(node, self._tree.span)
 
-    def _piece(self, tree: ast.stmt | ast.expr, span: Span | None = None) -> Piece:
-        """A piece of the query's Python."""
+    def _snippet(self, tree: ast.stmt | ast.expr, span: Span | None = None) -> Snippet:
+        """A snippet of the query's Python."""
         code = ast.Module([tree], []) if isinstance(tree, ast.stmt) else tree
-        self._python.append(Piece(span or self._span(tree), code))
+        self._python.append(Snippet(span or self._span(tree), code))
         return self._python[-1]
 
     def _plain(self, statement: ast.stmt) -> ast.stmt:
@@ -213,7 +213,7 @@ class Compiler:
 
     def _read(self, node: ast.expr) -> ast.expr:
         """An expression beside prompts; an awaitable is awaited."""
-        self._piece(node)
+        self._snippet(node)
         node = watched(node)
         return asked("value", node, node) if isinstance(node, MAY_BE_AWAITABLE) else node
 
@@ -238,7 +238,7 @@ class Compiler:
                     hint="catch the group with `except`, or move the `try` into a function",
                 )
             case ast.Match(subject, cases):
-                self._piece(subject)
+                self._snippet(subject)
                 chosen = [
                     ast.match_case(each.pattern, each.guard and watched(each.guard), self._block(each.body))
                     for each in cases
@@ -274,7 +274,7 @@ class Compiler:
     def _manager(self, item: ast.withitem, *, is_async: bool) -> ast.withitem:
         manager, target = item.context_expr, item.optional_vars
         span = self._span(manager).to(self._span(target)) if target else self._span(manager)
-        self._piece(manager, span)
+        self._snippet(manager, span)
         number = ast.Constant(len(self._python) - 1 - self._own)
         return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), watched(manager)), target)
 
@@ -290,7 +290,7 @@ class Compiler:
             handlers = [unless_final(block)] if block.handlers else []
             for handler in block.handlers:
                 if handler.type:
-                    self._piece(handler.type)
+                    self._snippet(handler.type)
                 inside = self._block(handler.body)
                 handlers.append(ast.copy_location(ast.ExceptHandler(handler.type, handler.name, inside), handler))
             orelse = self._block(block.orelse) if block.orelse else []
@@ -334,7 +334,7 @@ class Compiler:
                     text.append(literal)
                 case nodes.InterpolationNode(span, value, conversion, format):
                     node = value.tree.body
-                    self._piece(node, span)
+                    self._snippet(node, span)
                     self._reads.setdefault(len(self._parts), set()).update(mentioned(node))
                     place = ast.Constant(len(self._parts)), ast.Constant(len(text))
                     awaited = node.value if isinstance(node, ast.Await) else node  # `shown` awaits it

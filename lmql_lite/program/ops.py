@@ -163,7 +163,7 @@ class Hole(Placed):
 
 
 @dataclass(frozen=True)
-class Piece(Placed):
+class Snippet(Placed):
     """A statement of the query's own Python, or an expression beside its prompts."""
 
     tree: ast.Module | ast.expr
@@ -220,12 +220,12 @@ class Program:
     parts: tuple[Part, ...]
     onward: tuple[int | None, ...]
     asks_later: tuple[bool, ...]
-    python: tuple[Piece, ...] = ()
+    python: tuple[Snippet, ...] = ()
     """The query's own Python, in the pieces of its statements."""
     returns: bool = False
     """True if the query returns a value of its own somewhere."""
     return_spans: tuple[Span, ...] = ()
-    prologue: tuple[Piece, ...] = ()
+    prologue: tuple[Snippet, ...] = ()
     decoder: str | None = None
     options: tuple[OptionCode, ...] = ()
     model: OptionCode | None = None

@@ -696,7 +696,7 @@ CONDITIONAL = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast
 
 
 def _needs(node: ast.AST, hole: str) -> Iterator[Term]:
-    """What a text needs so that Python can evaluate a part: a number for `int(X)`, a character for `X[0]` (S20)."""
+    """Terms that a text must meet so that Python can evaluate a part: a number for `int(X)`, a character for `X[0]`."""
     match node:
         case ast.Call(ast.Name("int" | "float" as kind), [ast.Name(name)], []) if name == hole:
             yield Matches(SHAPES[kind.upper()])
