@@ -43,9 +43,9 @@ from lmql_lite.program.ops import (
     Interpolated,
     OptionCode,
     Part,
-    Snippet,
     Program,
     PromptText,
+    Snippet,
     Turn,
 )
 from lmql_lite.program.values import texts_of
