@@ -121,7 +121,7 @@ def json_value(value: Any) -> Any:
     bool if it is one of any case."""
     if isinstance(value, str):
         try:
-            value = json.loads(value, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+            value = json.loads(text(value), parse_float=Decimal, parse_int=Decimal, parse_constant=str)
         except (ValueError, RecursionError, InvalidOperation):
             value = text(value) if (spelled := _bool(value)) is None else spelled
     return _typed(value)

@@ -101,7 +101,8 @@ def f1(record: Record) -> float:
         common = sum((Counter(found) & Counter(wanted)).values())
         return 2 * common / (len(found) + len(wanted)) if common else 0.0
 
-    return max(map(overlap, _targets(record)))
+    targets = _targets(record)
+    return 1.0 if same(answer, record["target"]) else max(map(overlap, targets))
 
 
 def choice(record: Record) -> bool:
@@ -110,6 +111,8 @@ def choice(record: Record) -> bool:
     answer = answer_of(record)
     if not (targets := accepted(record)):
         raise ValueError(NO_TARGET)
+    if isinstance(record["target"], list) and same(answer, record["target"]):
+        return True
     return any(same(answer, each) or bare(answer) == bare(each) for each in targets)
 
 
@@ -185,7 +188,7 @@ def _perplexity(unit: str) -> Callable[[Record], Score]:
     return measure
 
 
-_VERSION = "2"
+_VERSION = "3"
 _BUILT_IN: dict[str, Metric] = {
     **{
         name: Metric(name, measure, _VERSION)
@@ -243,8 +246,8 @@ def _regex(spec: str) -> Metric:
     def measure(record: Record) -> bool:
         answer = answer_of(record)
         targets = [] if own else _targets(record, takes_blank=False)
-        if not isinstance(answer, str) and any(same(answer, each) for each in targets):
-            return True  # a bool, a number or null, which a cell of a table spells in many ways
+        if any(same(answer, each) for each in targets if not (isinstance(answer, str) and isinstance(each, str))):
+            return True  # a bool, a number or null, which a text spells in many ways
         patterns = [own] if own else [text(each) for each in targets]
         shown = [text(answer), *([answer.strip()] if isinstance(answer, str) else [])]  # folded, and as it is
         return answer is not None and any(_found(pattern, each) for pattern in patterns for each in shown)
