@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,15 @@ def test_a_second_process_makes_no_call(folder: Path) -> None:
     assert second.prompt == first.prompt
     assert [token.logprob for token in second.tokens] == [token.logprob for token in first.tokens]
     assert second.usage.tokens_from_cache == first.usage.tokens_from_model
+
+
+def test_a_file_whose_tables_another_process_is_making_could_not_be_read(folder: Path) -> None:
+    """It already has a page, and no table yet."""
+    with closing(sqlite3.connect("joke.tokens")) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        assert Path("joke.tokens").stat().st_size
+        assert run(JOKE).notices == ()
+    assert run(JOKE).usage.forward_passes == 0
 
 
 def test_an_edited_later_text_is_all_that_is_asked_for(folder: Path) -> None:

@@ -290,12 +290,9 @@ class TreeFile(Rows):
             changes = os.stat(self._path).st_mtime_ns
         if self._seen is not None and self._seen[1] == changes:
             return
-        try:
+        state: Any = (0, 0)
+        if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:  # else another one makes them
             state = database.execute("SELECT version, refreshed FROM state").fetchone()
-        except sqlite3.OperationalError:
-            if database.execute("PRAGMA page_count").fetchone()[0]:
-                raise
-            state = 0, 0
         if state is None or not all(isinstance(each, int) for each in state):
             raise sqlite3.DatabaseError("its state is damaged")
         version, refreshed = state
