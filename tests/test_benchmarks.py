@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -47,3 +48,10 @@ def test_a_text_that_breaks_its_condition_is_counted(
     tasks: ModuleType, task: str, texts: list[str], broken: int
 ) -> None:
     assert tasks.TASKS[task].broken(texts) == broken
+
+
+def test_lines_of_code_are_counted_without_comments_and_docstrings() -> None:
+    owned = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "owned.py"))
+    text = '"""A module.\n\nIts text.\n"""\n\n# a comment\nx = 1\n"""An attribute."""\n'
+    text += '\n\ndef f():\n    """Doc."""\n    return """a\nb"""\n'
+    assert owned["code_lines"](text) == 4
