@@ -43,9 +43,10 @@ PEERS = {
     "lmql": ("lmql==0.7.3", "transformers==4.57.6", "openai==0.28.1", "numpy<2", "accelerate"),
     "lmcache": ("lmcache==0.5.6", "transformers==5.24.0", "accelerate"),
     "lmms_eval": ("lmms-eval==0.7.3", "transformers==5.24.0", "accelerate"),
-    "genlm-control": ("genlm-control==0.4.1", "transformers==5.24.0", "accelerate"),
 }
 """Packages of the environment of each peer, besides torch. guidance crops caches in the way of transformers 4."""
+NO_PLAYERS = {"genlm-control": ("genlm-control==0.4.1", "transformers==5.24.0", "accelerate")}
+"""The same for peers that have a part in a script, and play no task."""
 OWN = "lmql_lite"
 MODELS = {"smollm2": "SmolLM2-135M-Instruct", "random-0.5b": "random weights in the shape of Qwen2.5-0.5B"}
 SETUP = 1800
@@ -59,13 +60,17 @@ class Script(NamedTuple):
 
     title: str
     arguments: tuple[str, ...]
-    peer: str = ""
-    """A peer that plays no task, but in this script: its interpreter is the last argument."""
+    peer: tuple[str, str] | None = None
+    """An option of the script, and the peer whose interpreter it takes."""
 
 
 SCRIPTS = {
-    "fair": Script("draws given a condition: distance to the exact posterior", ("fair.py", "--genlm"), "genlm-control"),
-    "requests": Script("models behind an API: requests and tokens", ("scenarios.py", "--runs", "1")),
+    "fair": Script(
+        "draws given a condition: distance to the exact posterior", ("fair.py",), ("--genlm", "genlm-control")
+    ),
+    "requests": Script(
+        "models behind an API: requests and tokens", ("scenarios.py", "--runs", "1"), ("--lmql", "lmql")
+    ),
     "masks": Script("masks of 41 conditions, beside llguidance", ("constraints.py",)),
     "local": Script("models in this process, beside a bare loop", ("local.py", "--model", "smol")),
     "keys": Script("the attention-KV engine", ("kv.py",)),
@@ -93,13 +98,14 @@ def environment(tool: str) -> Environment:
         return Environment(sys.executable)
     folder = cache_folder() / "environments" / tool
     python, done = folder / "bin" / "python", folder / "installed"
-    wanted = "\n".join((TORCH, *PEERS[tool]))
+    packages = (TORCH, *(PEERS | NO_PLAYERS)[tool])
+    wanted = "\n".join(packages)
     if done.is_file() and done.read_text() == wanted:
         return Environment(str(python))
     began = time.perf_counter()
     try:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, capture_output=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", TORCH, *PEERS[tool]]
+        install = [str(python), "-m", "pip", "install", "--quiet", *packages]
         subprocess.run(install, check=True, capture_output=True, text=True, timeout=SETUP)
     except subprocess.TimeoutExpired:
         return Environment("", f"not installed after {SETUP} s")
@@ -175,8 +181,7 @@ def measured(
     and the owners' costs. `known` is what was measured before."""
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
     found: dict[str, Any] = {"tools": {}, "scripts": {}, **known, "machine": machine(), "model": model, "runs": runs}
-    helping = {script.peer for script in SCRIPTS.values()}
-    places = {tool: environment(tool) for tool in tools if tool not in helping}
+    places = {tool: environment(tool) for tool in tools if tool not in NO_PLAYERS}
     for tool, here in places.items():
         about = found["tools"].setdefault(tool, {"tasks": {}, "seconds": 0.0})
         about["problem"], about["seconds"] = here.problem, here.seconds or about["seconds"]
@@ -199,10 +204,10 @@ def measured(
     for name in (name for name in names if name in SCRIPTS):
         print(SCRIPTS[name].title, file=sys.stderr, flush=True)
         script, *arguments = SCRIPTS[name].arguments
-        peer = SCRIPTS[name].peer
+        option, peer = SCRIPTS[name].peer or ("", "")
         here = environment(peer) if peer in tools else Environment("")
+        command = [sys.executable, str(TOP / script), *arguments, *([option, here.python] if here.python else [])]
         top = {**alone, "PYTHONPATH": str(TOP.parent)}
-        command = [sys.executable, str(TOP / script), *arguments, *([here.python] if peer else [])]
         done = subprocess.run(command, capture_output=True, text=True, env=top, cwd=TOP.parent)
         text = (done.stdout or done.stderr[-400:]) + (f"\n{peer}: {here.problem}\n" if here.problem else "")
         found["scripts"][name] = {"text": text, "code": done.returncode}
@@ -328,11 +333,12 @@ def owned(tools: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
+    everyone = [*PEERS, *NO_PLAYERS]
     parser.add_argument("--list", action="store_true", help="print the names of tasks and scripts")
     parser.add_argument(
         "--only", nargs="+", choices=[*TASKS, *SCRIPTS], metavar="NAME", help="some of --list (all tasks)"
     )
-    parser.add_argument("--peers", nargs="+", default=["all"], help=f"all, none, or some of {', '.join(PEERS)}")
+    parser.add_argument("--peers", nargs="+", default=["all"], help=f"all, none, or some of {', '.join(everyone)}")
     parser.add_argument("--model", choices=MODELS, default="smollm2", help="network of the tasks (smollm2)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each task (3)")
     parser.add_argument("--json", type=Path, help="file for everything that was measured")
@@ -341,9 +347,9 @@ def main() -> None:
     if options.list:
         print(*(f"{name:10} {each.title}" for name, each in (*TASKS.items(), *SCRIPTS.items())), sep="\n")
         return
-    peers = {"all": list(PEERS), "none": []}.get(options.peers[0], options.peers)
-    if unknown := set(peers) - set(PEERS):
-        parser.error(f"no peer is called {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
+    peers = {"all": everyone, "none": []}.get(options.peers[0], options.peers)
+    if unknown := set(peers) - set(everyone):
+        parser.error(f"no peer is called {', '.join(sorted(unknown))}: there are {', '.join(everyone)}")
     known = json.loads(options.json.read_text()) if options.json and options.json.is_file() else {}
     if known and known["model"] != options.model:
         parser.error(f"{options.json} has measurements of {known['model']}: name another file")
