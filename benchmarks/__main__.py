@@ -186,7 +186,8 @@ def measured(
         about = found["tools"].setdefault(tool, {"tasks": {}, "seconds": 0.0})
         about["problem"], about["seconds"] = here.problem, here.seconds or about["seconds"]
         if not here.problem:
-            about["owned"] = printed([here.python, str(TOP / "owned.py"), tool], alone)
+            distribution = PEERS[tool][0].partition("==")[0] if tool in PEERS else tool
+            about["owned"] = printed([here.python, str(TOP / "owned.py"), tool, distribution], alone)
     for name, tool in product((name for name in names if name in TASKS), places):
         about, task = found["tools"][tool], TASKS[name]
         if about["problem"]:
