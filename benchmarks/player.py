@@ -574,7 +574,7 @@ def lmms_eval(folder: str, store: str) -> Ways:
     def labels(task: Task, prompts: tuple[str, ...]) -> list[str]:
         cache = ResponseCache.create(f"{store}/answers", model=folder)
         greedy = {"temperature": 0, "do_sample": False, "until": ["\n"]}
-        about = {"task_name": "labels", "repeats": 1}
+        about = {"task": "labels", "repeats": 1}
         requests = [
             Instance("generate_until", (prompt, greedy), 0, {**about, "doc_id": at})
             for at, prompt in enumerate(prompts)
