@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import lmql_lite as lq
 from lmql_lite.models.scripted import ScriptedTokenizer
+from tests.conftest import examples
 
 PLACES = ["Paris", "Parma", "Padua", "Pavia", "Palermo", "Rome", "Romania", "São Paulo", "Süd"]
 
@@ -20,7 +21,7 @@ def branch_points(options: list[str], value: str) -> int:
     )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     options=st.lists(st.text("abé日", max_size=6), min_size=1, max_size=7, unique=True),
     seed=st.integers(0, 99),

@@ -23,6 +23,7 @@ from lmql_lite.errors import ModelError
 from lmql_lite.models.chat import TODAY, ChatFormat, read_chat, template_text
 from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.tokens import Role
+from tests.conftest import examples
 from tests.models import templates
 
 with warnings.catch_warnings():
@@ -137,7 +138,7 @@ def test_special_tokens_in_a_text_are_text_S12(tmp_path: FilePath) -> None:
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=5).filter(lambda texts: len(texts) % 2))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_whatever_is_said_the_tokens_spell_the_prompt(texts: list[str]) -> None:
     for tokenizer in TOKENIZERS:
         roles: list[Role] = ["user", "assistant"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import pickle
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.scripted import Script
 from tests.servers.scored import ScriptedCompleter
 
@@ -132,3 +134,9 @@ def test_a_function_that_asks_for_the_whole_line_before_is_not_misled_by_a_longe
     model = lq.ScriptedModel(lambda said: b"go" if said.endswith(b"step.\n") else b"")
     result = lq.run_sync('"One step.\\n[X]" where X in ["go", "stay"]', model=model)
     assert result.prompt == "One step.\ngo"
+
+
+def test_without_certainty_the_scores_are_noise_of_eight_nats() -> None:
+    """With less of it, what a test draws would hardly depend on the text."""
+    (rows,) = asyncio.run(lq.ScriptedModel("", certainty=0).score([ScoreRequest((0, 5, 9))]))
+    assert 7 < max(rows[0]) - min(rows[0]) <= 8

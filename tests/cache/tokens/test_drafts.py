@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lmql_lite.cache.tokens.drafts import LENGTH, SKIPPED
 from lmql_lite.cache.tokens.nodes import Answer, Node
 from lmql_lite.cache.tokens.tree import TokenTree
+from tests.conftest import examples
 
 
 def grown(*paths: Sequence[int]) -> TokenTree:
@@ -57,7 +58,7 @@ def test_short_paths_are_no_suffixes_of_anything(path: list[int]) -> None:
     assert isinstance(tree.draft(at(tree, path), 4, skip=True), tuple)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     paths=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=12),
 )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, REST, Penalties, gumbel, seeds
 from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.options import Sampling
+from tests.conftest import examples
 
 
 def scores_of(*logits: float) -> Scores:
@@ -157,7 +158,7 @@ def test_bits_of_derived_seeds_are_even() -> None:
 
 
 @given(data=st.data())
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 def test_what_is_no_close_call_is_chosen_under_any_noise_below_epsilon_S5(data: st.DataObject) -> None:
     size = data.draw(st.integers(2, 60))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))

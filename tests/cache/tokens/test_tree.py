@@ -20,6 +20,7 @@ from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.nodes import SCORES_BYTES, Answer, Node, ScoreEntry
 from lmql_lite.cache.tokens.scores import Scores, TopK
 from lmql_lite.cache.tokens.tree import NODE_BYTES, TokenTree
+from tests.conftest import examples
 
 VOCABULARY = 1000
 ROW = SCORES_BYTES + 4 * VOCABULARY
@@ -92,7 +93,7 @@ def test_a_node_lives_as_long_as_somebody_needs_it() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 10**6), st.integers(0, 3)), max_size=200), st.integers(0, 9)
 )
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 def test_nodes_that_come_and_go_are_those_of_a_dictionary_of_paths(
     steps: list[tuple[int, int, int]], room: int
 ) -> None:

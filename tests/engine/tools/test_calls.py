@@ -20,6 +20,7 @@ from pydantic import BaseModel
 import lmql_lite as lq
 from lmql_lite.engine.tools.toolbox import literals
 from lmql_lite.errors import ConstraintError, InputError
+from tests.conftest import examples
 from tests.servers.scored import ScriptedCompleter
 from tests.tables import cases
 
@@ -211,7 +212,7 @@ def test_calls_are_written_alike_with_the_cache_on_off_and_warm() -> None:
     assert cold.startswith(' `echo([1, {"a": 2}]) # result: [1, {"a": 2}]`')
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(st.text(st.sampled_from("[]{}()\"'\\`,: a1=\n"), max_size=14))
 def test_no_call_is_changed_into_another_one(arguments: str) -> None:
     """The model writes what it wants to, whatever that is; the mark and the result are the only text of others."""

@@ -17,6 +17,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.tools.call_text import MARK
 from lmql_lite.engine.tools.toolbox import Tool, Toolbox, literals
 from lmql_lite.errors import ConstraintError, InputError
+from tests.conftest import examples
 from tests.servers.scored import ScriptedCompleter
 
 
@@ -101,7 +102,7 @@ ARGUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.lists(ARGUMENTS, max_size=3), st.lists(st.sampled_from("ab"), unique=True), ARGUMENTS)
 def test_literals_as_python_writes_them_are_read_as_python_reads_them(
     by_place: list[Any], names: list[str], value: Any
