@@ -39,7 +39,9 @@ def main(picture: Path = PICTURE) -> None:
 
 def take(address: str, picture: Path) -> None:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        place = shutil.which("chromium") or shutil.which("chromium-browser")
+        # A container's /dev/shm may be too small for a page.
+        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page(viewport={"width": 1280, "height": 830})
         page.goto(address)
         page.wait_for_selector("html[data-ready]")

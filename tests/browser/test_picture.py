@@ -32,6 +32,6 @@ def test_the_picture_shows_tokens_of_the_cache_of_the_model_and_forced_ones() ->
 
 def test_the_picture_is_taken_of_todays_page_and_shows_the_same(running_chromium: object, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "playground" / "picture.py"), str(tmp_path / "page.png")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert fills(tmp_path / "page.png") == fills(PICTURE)
