@@ -36,8 +36,6 @@ VOCABULARY = 1 << 28
 """Upper bound of the numbers in an entry of a server's text: bytes, marks, pieces of tokens, ids of tokens."""
 INSIDE = 1.0
 """Mark in place of a log-probability: this entry continues the server's token of the one before it."""
-GENERATION = 1 << 40
-"""Numbers of refreshes in one file; the rows of a file that took its place count as newer."""
 _HEAD = struct.Struct("<fH")
 _ANSWER = struct.Struct("<if")
 _PLACE = struct.Struct("<QQQ")
@@ -64,15 +62,13 @@ def _checksum(fingerprint: str, vocabulary_size: int) -> int:
 
 class TreeRow(NamedTuple):
     """One entry. `place` and `parent` are hashes of paths, `tokens` lead from one to the other. `question` is empty for
-    scores. `refreshed` numbers the refresh that wrote the row; it grows with time, and is low for all other rows.
-    `vocabulary` is the number of tokens of its model, 0 where it is not known."""
+    scores. `vocabulary` is the number of tokens of its model, 0 where it is not known."""
 
     place: int
     question: bytes
     parent: int
     tokens: bytes
     value: bytes
-    refreshed: int = 0
     vocabulary: int = 0
 
     def checksum(self, model: ModelName) -> int:
@@ -234,23 +230,17 @@ Stored = tuple[ModelName, int, TreeRow]
 class Rows(ABC):
     """Rows of entries outside memory, of a file, a recording or a server, as one process sees them.
 
-    `epoch` grows when others wrote rows, and `void` is the epoch in which rows were last removed. `refreshed` of an
-    epoch is the number of the last refresh that a reader in that epoch had to know.
+    `epoch` grows when others wrote rows, and `void` is the epoch in which rows were last removed.
     """
 
     def __init__(self) -> None:
         self.epoch = self.void = 0
-        self._refreshed = [0]
 
-    def refreshed(self, epoch: int) -> int:
-        return self._refreshed[epoch] if epoch >= 0 else -1
-
-    def begin(self, refreshed: int, *, is_void: bool) -> None:
+    def begin(self, *, is_void: bool) -> None:
         """Begins an epoch."""
         self.epoch += 1
         if is_void:
             self.void = self.epoch
-        self._refreshed.append(refreshed)
 
     @abstractmethod
     def longest(self, fingerprint: str) -> int:

@@ -3,7 +3,7 @@
     lmql_lite:{name}:PLACE:MODEL   a hash: question -> row; PLACE in hexadecimal, MODEL a digest of the fingerprint
     lmql_lite:{name}:run:N         a list: the rows that one run wrote, each as the key of its hash, in the run's order
     lmql_lite:{name}:model         a hash: digest -> fingerprint, name, vocabulary and the longest row of a model
-    lmql_lite:{name}:state         a hash: generation, run, version, refreshed, bytes, oldest
+    lmql_lite:{name}:state         a hash: generation, run, version, bytes, oldest
 
 Rows are those of a `.tokens` file. A look-up returns the rows at a place, and those that the same run wrote after them,
 so that a known text takes one round trip for many tokens. A failing server costs time, never a run.
@@ -23,7 +23,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tokens.rows import GENERATION, ModelName, RowBatch, Rows, Stored, TreeRow
+from lmql_lite.cache.tokens.rows import ModelName, RowBatch, Rows, Stored, TreeRow
 from lmql_lite.errors import CacheError
 from lmql_lite.store.redis import RedisConnection
 
@@ -35,8 +35,8 @@ AHEAD = 64
 """Number of rows after the one that was asked for, which come with it."""
 KEPT_PLACES = 10_000
 """Number of places whose rows wait here for being asked for."""
-_ROW = struct.Struct("<QQqIII")  # parent, run, written, bytes of the tokens, bytes of the value, checksum
-"""Head of a row; the run is 0 unless it was a refresh."""
+_ROW = struct.Struct("<Q8xqIII")
+"""Head of a row: parent, time of writing, bytes of the tokens and of the value, checksum."""
 # KEYS: prefix. ARGV: number of rows ahead, then keys of hashes.
 _FIND = """
 local found = {}
@@ -70,15 +70,10 @@ for i = 6, at - 1 do
   redis.call('DEL', prefix .. ARGV[i])
   redis.call('HDEL', prefix .. 'at', ARGV[i])
 end
-if at > 6 then
-  redis.call('HINCRBY', state, 'version', 1)
-  redis.call('HSET', state, 'refreshed', run)
-end
+if at > 6 then redis.call('HINCRBY', state, 'version', 1) end
 for i = at, #ARGV, 3 do
-  local row = ARGV[i + 2]
-  if at > 6 then row = string.sub(row, 1, 8) .. struct.pack('<I8', run) .. string.sub(row, 17) end
-  if redis.call('HSETNX', prefix .. ARGV[i], ARGV[i + 1], row) == 1 then
-    size = size + #row + 60
+  if redis.call('HSETNX', prefix .. ARGV[i], ARGV[i + 1], ARGV[i + 2]) == 1 then
+    size = size + #ARGV[i + 2] + 60
     local number = redis.call('RPUSH', prefix .. 'run:' .. run, ARGV[i]) - 1
     redis.call('HSETNX', prefix .. 'at', ARGV[i], run .. ' ' .. number)
   end
@@ -131,7 +126,6 @@ class TreeServer(Rows):
         self._ahead: OrderedDict[str, list[TreeRow]] = OrderedDict()
         """Rows that came with others in this epoch, by the keys of their places."""
         self._version: tuple[object, ...] | None = None
-        self._generation = 0
         self._guard = Lock()
 
     def open(self) -> None:
@@ -144,7 +138,7 @@ class TreeServer(Rows):
         """Begins an epoch, in which places are asked for again. Adds a notice if the server does not answer."""
         values, models = self._asked(
             lambda pipeline: (
-                pipeline.hmget(f"{self._prefix}state", "generation", "version", "refreshed", "oldest"),
+                pipeline.hmget(f"{self._prefix}state", "generation", "version", "oldest"),
                 pipeline.hgetall(f"{self._prefix}model"),
             ),
             2,
@@ -153,11 +147,8 @@ class TreeServer(Rows):
             self._ahead.clear()
             if values is not None and models is not None:
                 self._models = {model.fingerprint: (model, longest) for model, longest in map(_model, models.values())}
-                version = tuple(values)
-                before, self._version = self._version or version, version
-                if before[0] not in (None, version[0]):  # the server has lost its rows
-                    self._generation += GENERATION
-                self.begin(self._generation + int(values[2] or 0), is_void=before != version)
+                before, self._version = self._version, tuple(values)
+                self.begin(is_void=before not in (None, self._version))
 
     def longest(self, fingerprint: str) -> int:
         known = self._models.get(fingerprint)
@@ -248,14 +239,14 @@ class TreeServer(Rows):
                 for question, value in (fields or {}).items():
                     row = self._row(model, key, question, value)
                     if row is not None:
-                        yield model, _ROW.unpack_from(value)[2], row
+                        yield model, _ROW.unpack_from(value)[1], row
 
     def _row(self, model: ModelName, key: bytes, question: bytes, value: bytes) -> TreeRow | None:
         if len(value) >= _ROW.size:
-            parent, run, _, tokens, size, checksum = _ROW.unpack_from(value)
+            parent, _, tokens, size, checksum = _ROW.unpack_from(value)
             place, end = int(key.partition(b":")[0], 16), _ROW.size + tokens
-            row = TreeRow(place, question, parent, value[_ROW.size : end], value[end:], self._generation + run,
-                          model.vocabulary_size)  # fmt: skip
+            tail = value[_ROW.size : end], value[end:]
+            row = TreeRow(place, question, parent, *tail, model.vocabulary_size)
             if len(row.value) == size and row.checksum(model) == checksum:
                 return row
         self._connection.notices.add(f"{self._connection.url} holds damaged rows, which are misses")
@@ -283,7 +274,7 @@ def _key(fingerprint: str, place: int) -> str:
 
 
 def _packed(model: ModelName, row: TreeRow, written: int) -> bytes:
-    head = _ROW.pack(row.parent, 0, written, len(row.tokens), len(row.value), row.checksum(model))
+    head = _ROW.pack(row.parent, written, len(row.tokens), len(row.value), row.checksum(model))
     return head + row.tokens + row.value
 
 

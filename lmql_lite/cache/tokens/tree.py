@@ -51,12 +51,10 @@ class DirtyEntries:
     """Entries that were added to a tree and that no file holds yet, in the order of arrival.
 
     At the `replaced` nodes these entries supersede all others. The nodes stay in the tree while this object lives.
-    `since` is the epoch of the file in which the first of them may have been made.
     """
 
     entries: dict[tuple[Node, Question], Entry] = field(default_factory=dict)
     replaced: set[Node] = field(default_factory=set)
-    since: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -83,7 +81,7 @@ class DirtyEntries:
         """These entries, which could not be written, and newer ones; the first of several counts."""
         self.drop(newer.replaced)
         new = {asked: entry for asked, entry in newer.entries.items() if asked not in self.entries}
-        return DirtyEntries(self.entries | new, self.replaced | newer.replaced, self.since)
+        return DirtyEntries(self.entries | new, self.replaced | newer.replaced)
 
 
 class TokenTree:
@@ -452,29 +450,44 @@ class TokenTree:
         return True
 
     def _take(self, node: Node, rows: Sequence[TreeRow]) -> None:
-        """Takes over the rows at a node. What memory has there and they do not is written again, unless a refresh
-        removed it."""
+        """Takes over the rows at a node. They take the place of all that memory has there if they contradict it;
+        otherwise what they lack is written again."""
         assert self._rows is not None
-        known = self._rows.refreshed(node.looked)
+        if self._dirty is not None and node in self._dirty.replaced:
+            node.looked = self._rows.epoch
+            return
+        if self._may_be_old(node) and self._is_contradicted(node, rows, self._dirty):
+            self._drop(node)
+            if self._dirty is not None:
+                self._dirty.drop({node})
         node.looked = self._rows.epoch
-        if rows:
-            if self._dirty is not None and node in self._dirty.replaced:
-                return
-            if max(row.refreshed for row in rows) > known >= 0:
-                self._drop(node)
-                if self._dirty is not None:
-                    self._dirty.drop({node})
-                node.looked = self._rows.epoch
-            for row in rows:
-                with suppress(RowError):
-                    question, entry = unpacked_row(row)
-                    if node.entries is None or question not in node.entries:
-                        self._set(node, question, entry)
+        for row in rows:
+            with suppress(RowError):
+                question, entry = unpacked_row(row)
+                if node.entries is None or question not in node.entries:
+                    self._set(node, question, entry)
         if self._dirty is not None and node.entries:
             stored = {row.question for row in rows}
             for question, entry in node.entries.items():
                 if packed_question(question) not in stored:
                     self._dirty.entries.setdefault((node, question), entry)
+
+    def _may_be_old(self, node: Node) -> bool:
+        """True if rows were removed since the node was looked at."""
+        return self._rows is not None and max(node.looked, 0) < self._rows.void
+
+    def _is_contradicted(self, node: Node, rows: Sequence[TreeRow], dirty: DirtyEntries | None) -> bool:
+        """True if a row differs from what memory has, which a refresh replaced: an answer depends on the scores beside
+        it, so that all of it is old."""
+        for row in rows:
+            with suppress(RowError):
+                question, _ = unpacked_row(row)
+                known = None if node.entries is None else node.entries.get(question)
+                if known is None and dirty is not None:
+                    known = dirty.entries.get((node, question))
+                if known is not None and packed_entry(known) != row.value:
+                    return True
+        return False
 
     # entries that no rows have yet
 
@@ -488,7 +501,7 @@ class TokenTree:
         with self._lock:
             if self._dirty is None:
                 raise ValueError("this tree does not record which entries are new")
-            dirty, self._dirty = self._dirty, DirtyEntries(since=0 if self._rows is None else self._rows.epoch)
+            dirty, self._dirty = self._dirty, DirtyEntries()
             return dirty
 
     def put_back(self, dirty: DirtyEntries) -> None:
@@ -498,11 +511,15 @@ class TokenTree:
                 self._dirty = dirty.over(self._dirty)
 
     def batch(self, dirty: DirtyEntries) -> RowBatch:
-        """Rows of dirty entries, in a transaction, with everything seen that others wrote. Drops entries that rest on
-        others which a refresh replaced meanwhile."""
+        """Rows of dirty entries, in a transaction, with everything seen that others wrote. Drops entries at places that
+        a refresh replaced meanwhile."""
         assert self._rows is not None, "there is something to write to"
         with self._lock:
-            self._check(dirty)
+            unsure = [node for node in dirty.nodes if node not in dirty.replaced and self._may_be_old(node)]
+            for node, rows_there in (self._rows_at(unsure) if unsure else {}).items():
+                if self._is_contradicted(node, rows_there, dirty):
+                    dirty.drop({node})
+                    self._drop(node)
             nodes = set(dirty.nodes)
             rows = [
                 TreeRow(_path_hash(node), packed_question(question), *_way_to(node, nodes), packed_entry(entry))
@@ -515,22 +532,6 @@ class TokenTree:
                     node.looked = -1  # it was evicted, and is read from the rows when it is asked for
             replaced = [_path_hash(node) for node in dirty.replaced]
             return RowBatch(rows, replaced, max(map(row_length, rows), default=1))
-
-    def _check(self, dirty: DirtyEntries) -> None:
-        """Drops entries at places that a refresh replaced after they were made."""
-        assert self._rows is not None
-        known = {
-            node: self._rows.refreshed(node.looked if node.looked >= 0 else dirty.since)
-            for node in dirty.nodes
-            if node not in dirty.replaced
-        }
-        newest = self._rows.refreshed(self._rows.epoch)
-        places = {_path_hash(node): node for node, refreshed in known.items() if refreshed < newest}
-        rows = self._rows.rows(self.fingerprint, list(places)) if places else ()
-        gone = {places[row.place] for row in rows if row.refreshed > known[places[row.place]]}
-        dirty.drop(gone)
-        for node in gone:
-            self._drop(node)
 
     def replace_with(self, fresh: TokenTree) -> None:
         """Replaces all entries at the nodes of another tree's new entries by those."""

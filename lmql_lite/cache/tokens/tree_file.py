@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from lmql_lite.cache.tokens.rows import GENERATION, ModelName, RowBatch, Rows, Stored, TreeRow, signed, unsigned
+from lmql_lite.cache.tokens.rows import ModelName, RowBatch, Rows, Stored, TreeRow, signed, unsigned
 from lmql_lite.errors import CacheError
 from lmql_lite.store.files import COMPANIONS, is_on_network, set_aside
 
@@ -51,8 +51,8 @@ _TABLES = (
     " refreshes INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL)",
     "CREATE TABLE state (version INTEGER NOT NULL, refreshed INTEGER NOT NULL)",
 )
-_FIND = """SELECT id, place, question, parent, tokens, value, checksum, run,
-    (SELECT refreshes FROM run WHERE run.id = entry.run) FROM entry WHERE model = ? AND place IN ({})"""
+_FIND = """SELECT id, place, question, parent, tokens, value, checksum, run FROM entry
+    WHERE model = ? AND place IN ({})"""
 _EVERY = "SELECT id, model, run, checksum, place, question, parent, tokens, value FROM entry"
 _ADD = """INSERT OR IGNORE INTO entry (model, place, question, parent, tokens, run, value, checksum)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -94,7 +94,6 @@ class TreeFile(Rows):
         """Connections that are not closed here: of the process before a fork, and to a file that was replaced."""
         self._process = os.getpid()
         self._identity: tuple[int, int] | None = None
-        self._generation = 0
         self._seen: tuple[int, int] | None = None
         """Version of the file and SQLite's number of changes, in this epoch."""
         self._models: dict[str, tuple[int, ModelName, int]] = {}
@@ -264,9 +263,7 @@ class TreeFile(Rows):
         with self._guard:
             self._disconnect()
             self._open(creates=creates)
-        if is_other:
-            self._generation += GENERATION
-        self.begin(self._generation, is_void=is_other)
+        self.begin(is_void=is_other)
 
     def _note(self, what: str) -> None:
         sentence = f"{self._given}: {what}"
@@ -290,16 +287,15 @@ class TreeFile(Rows):
             changes = os.stat(self._path).st_mtime_ns
         if self._seen is not None and self._seen[1] == changes:
             return
-        state: Any = (0, 0)
+        state: Any = (0,)
         if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:  # else another one makes them
-            state = database.execute("SELECT version, refreshed FROM state").fetchone()
-        if state is None or not all(isinstance(each, int) for each in state):
+            state = database.execute("SELECT version FROM state").fetchone()
+        if state is None or not isinstance(state[0], int):
             raise sqlite3.DatabaseError("its state is damaged")
-        version, refreshed = state
-        is_void = self._seen is not None and self._seen[0] != version
-        self._seen = version, changes
+        is_void = self._seen is not None and self._seen[0] != state[0]
+        self._seen = state[0], changes
         self._models.clear()
-        self.begin(self._generation + refreshed, is_void=is_void)
+        self.begin(is_void=is_void)
 
     def longest(self, fingerprint: str) -> int:
         found = self._models.get(fingerprint)
@@ -390,10 +386,8 @@ class TreeFile(Rows):
             self.damaged.add(found[0])
             self._note_damage()
             return None
-        run, refreshes = found[7:]
-        self._used.add(run)
-        refreshed = self._generation + (run if refreshes else 0)
-        return row._replace(refreshed=refreshed, vocabulary=model.vocabulary_size)
+        self._used.add(found[7])
+        return row._replace(vocabulary=model.vocabulary_size)
 
     def _model(self, database: sqlite3.Connection, fingerprint: str) -> tuple[int, ModelName, int] | None:
         known = self._models.get(fingerprint)
@@ -430,8 +424,7 @@ class TreeFile(Rows):
                     self._disconnect()
                     if self._recovered(error):
                         self._open(creates=True)
-                self._generation += GENERATION
-                self.begin(self._generation, is_void=True)
+                self.begin(is_void=True)
             elif not isinstance(error, NotWritable):
                 self._note(f"cannot be written, new entries are not kept ({reason(error)})")
             return False
@@ -574,7 +567,7 @@ class TreeFile(Rows):
             database.execute("DELETE FROM run WHERE id = ?", (run,))
         database.execute("UPDATE state SET version = version + 1")
         database.execute("PRAGMA incremental_vacuum").fetchall()
-        self.begin(self._generation, is_void=True)
+        self.begin(is_void=True)
 
     def checkpoint(self) -> None:
         """Moves what the write-ahead log has into the file, as far as no reader needs it."""
