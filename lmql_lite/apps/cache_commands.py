@@ -66,7 +66,7 @@ def stats(file: str, as_json: bool) -> None:
         numbers = {"nodes": found.nodes, **kinds, "bytes": found.bytes}
         if as_json:
             models = [asdict(model) for model in found.models]
-            write(json.dumps(numbers | {"models": models, "damage": list(found.damage)}))
+            write(json.dumps(numbers | {"models": models, "damage": found.damage}))
             return
         for model in found.models:
             size, fingerprint = size_shown(model.vocabulary_size), fingerprint_shown(model.fingerprint)
@@ -129,8 +129,7 @@ def verify(file: str) -> None:
         for damage in found.damage:
             write(f"{name}: {damage}")
         if found.is_sound:
-            entries = sum(len(one.entries) for one in found.by_model.values())
-            write(f"{name}: sound, {counted(entries, 'entry')}")
+            write(f"{name}: sound, {counted(len(found.rows), 'entry')}")
         else:
             sys.exit(EXIT_CODES[CacheError])
 
@@ -267,12 +266,13 @@ def export(file: str, model: str | None, output: Path | None) -> None:
 
     null means that there is no number: minus infinity, no token. The last field is a checksum of the line.
     """
-    from lmql_lite.cache.tokens.inspect import chosen, stored_rows
+    from lmql_lite.cache.tokens.inspect import chosen, read_file
     from lmql_lite.cache.tokens.recorded import line_of_row
 
     with reporting(as_json=False):
-        rows, _, damage = stored_rows(file)
-        models = chosen([*dict.fromkeys(each[0] for each in rows)], model)
-        write_lines((line_of_row(each).decode().rstrip() for each in rows if each[0] in models), output)
-        if damage:
+        contents = read_file(file)
+        models = {one.fingerprint for one in chosen(contents.models, model)}
+        rows = (each for each in contents.rows if each[0].fingerprint in models)
+        write_lines((line_of_row(each).decode().rstrip() for each in rows), output)
+        if not contents.is_sound:
             note(f"the file is damaged, and some of it cannot be read: lq cache verify {file}")

@@ -13,7 +13,7 @@ import click
 from lmql_lite.apps.terminal import counted, note, reporting, write, write_object, written_ago
 
 if TYPE_CHECKING:
-    from lmql_lite.cache.tokens.inspect import ModelEntries, Stretch
+    from lmql_lite.cache.tokens.inspect import Stretch
     from lmql_lite.cache.tokens.rows import ModelName
     from lmql_lite.cache.tokens.text import Vocabulary
 
@@ -51,22 +51,21 @@ def inspect(file: str, model: str | None, depth: int | None, limit: int | None, 
     folder named with --model local:FOLDER. For a model behind an API, FILE has text: each token of an answer is an
     entry at its first byte, and <user>, <assistant> and <end> are turns of a chat and the end of the text.
     """
-    from lmql_lite.cache.tokens.inspect import chosen, model_shown, read_file, survey
+    from lmql_lite.cache.tokens.inspect import chosen, model_shown, read_file, survey, trees_of
 
     with reporting(as_json):
         contents = read_file(file)
         models = chosen(contents.models, model)
-        shown: list[dict[str, Any]] = []
+        trees, shown = trees_of(contents.rows), list[dict[str, Any]]()
         for one in models:
-            known, vocabulary = contents.by_model[one.fingerprint], vocabulary_of(one, model)
-            stretches = survey(known, depth=depth, limit=limit or (None if as_json else LINES))
+            vocabulary = vocabulary_of(one, model)
+            stretches = survey(trees[one.fingerprint], depth=depth, limit=limit or (None if as_json else LINES))
+            times = [written for other, written, _ in contents.rows if other.fingerprint == one.fingerprint]
             if as_json:
-                shown.append(_model_object(known, stretches, vocabulary))
+                shown.append(_model_object(one, times, stretches, vocabulary))
                 continue
-            if not known.entries:
-                write(f"{model_shown(one)}: no entries")
-                continue
-            write(f"{model_shown(one)}: {counted(stretches[0].total, 'entry')}, {_written(known)}")
+            written = written_ago(min(times), max(times), time.time())
+            write(f"{model_shown(one)}: {counted(stretches[0].total, 'entry')}, {written}")
             write("\n".join(_lines(stretches, vocabulary)))
             if vocabulary is None:
                 note("the tokenizer of this model is not available, so its tokens are shown as numbers")
@@ -133,26 +132,16 @@ def _kinds(count: Counter[str]) -> str:
     return ", ".join(counted(count[kind], f"{kind} {noun}") for kind, noun in KINDS if count[kind]) or "no entries"
 
 
-def _times(known: ModelEntries) -> tuple[int, int]:
-    """When the oldest and the newest of the entries were written; 0 is not known."""
-    times = [entry.written for entry in known.entries]
-    return min(times, default=0), max(times, default=0)
-
-
-def _written(known: ModelEntries) -> str:
-    oldest, newest = _times(known)
-    return written_ago(oldest, newest, time.time())
-
-
-def _model_object(known: ModelEntries, stretches: list[Stretch], vocabulary: Vocabulary | None) -> dict[str, Any]:
-    oldest, newest = _times(known)
+def _model_object(
+    model: ModelName, times: Sequence[int], stretches: list[Stretch], vocabulary: Vocabulary | None
+) -> dict[str, Any]:
     places = {id(stretch): number for number, stretch in enumerate(stretches)}
     return {
-        "name": known.model.name,
-        "fingerprint": known.model.fingerprint,
-        "vocabulary_size": known.model.vocabulary_size,
-        "oldest": oldest or None,
-        "newest": newest or None,
+        "name": model.name,
+        "fingerprint": model.fingerprint,
+        "vocabulary_size": model.vocabulary_size,
+        "oldest": min(times) or None,
+        "newest": max(times) or None,
         "stretches": [
             {
                 "parent": None if stretch.parent is None else places[id(stretch.parent)],

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace, read_file, stored_rows
+from lmql_lite.cache.tokens.inspect import Place, read_file, trees_of
 from lmql_lite.cache.tokens.recorded import RecordedRows, line_of_row, read_recording
 from lmql_lite.cache.tokens.rows import Stored
 from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
@@ -48,7 +48,7 @@ class Recording:
         self.changes: list[str] = []
         """First difference of each run from the recording, if it has one."""
         self._was_there = path.exists()
-        self._before: dict[str, ModelEntries] = {}
+        self._before: dict[str, Place] = {}
         self._rows: RecordedRows | None = None
         self._trees: ModelTrees | None = None
 
@@ -95,7 +95,7 @@ class Recording:
     def _stored(self) -> list[Stored]:
         if self._was_there:
             return read_recording(self.path)[0]
-        return stored_rows(self._older)[0] if self._older.exists() else []
+        return read_file(self._older).rows if self._older.exists() else []
 
     def _read(self) -> RecordedRows:
         if not self._was_there and not self._older.exists():
@@ -110,8 +110,7 @@ class Recording:
     def _opened(self) -> RecordedRows:
         self._place.parent.mkdir(parents=True, exist_ok=True)
         known = self._stored()
-        if known:
-            self._before = read_file(self.path if self._was_there else self._older).by_model
+        self._before = trees_of(known)
         if self.mode == "all":
             known = []
             with suppress(FileNotFoundError):
@@ -132,11 +131,9 @@ class Recording:
 
 
 class RecordedRun:
-    """One run under a recording. `before` are the entries of its model in the file."""
+    """One run under a recording. `before` is the tree of what its model has in the file."""
 
-    def __init__(
-        self, recording: Recording, tree: TokenTree, before: ModelEntries | None, vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, recording: Recording, tree: TokenTree, before: Place | None, vocabulary: Vocabulary) -> None:
         self._recording = recording
         self._tree = tree
         self._before = before
@@ -157,7 +154,7 @@ class RecordedRun:
 
     def _change(self, path: tuple[int, ...]) -> str:
         assert self._before is not None, "a run without entries is not compared"
-        here, at = self._before.root, 0
+        here, at = self._before, 0
         while at < len(path) and path[at] in here.below:
             here, at = here.below[path[at]], at + 1
         before = after_beginning(path[:at], self._vocabulary)
@@ -168,12 +165,12 @@ class RecordedRun:
         return f"{place}: recorded {recorded}, now {_shown(path[at : at + AHEAD], self._vocabulary)}"
 
 
-def _onward(place: StoredPlace) -> tuple[int, ...]:
+def _onward(place: Place) -> tuple[int, ...]:
     """The stored tokens after a place, by the oldest entries."""
     found: list[int] = []
     while len(found) < AHEAD and place.below:
-        place = next(iter(place.below.values()))
-        found.append(place.token)
+        token, place = next(iter(place.below.items()))
+        found.append(token)
     return tuple(found)
 
 

@@ -12,10 +12,11 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.terminal import ago, written_ago
-from lmql_lite.cache.tokens.inspect import ModelEntries, read_file, write_new
+from lmql_lite.cache.tokens.inspect import read_file, write_new
 from lmql_lite.cache.tokens.nodes import ScoreEntry
+from lmql_lite.cache.tokens.rows import packed_scores, unpacked_scores
 from tests.apps.test_cli import Shell
-from tests.cache.tokens.entries import rows_of
+from tests.cache.tokens.entries import damage
 from tests.tables import cases
 
 JOKE = """argmax
@@ -39,12 +40,6 @@ def joke(shell: Shell) -> Shell:
     return shell
 
 
-def entries_of(name: str) -> ModelEntries:
-    """Of a file with one model."""
-    (one,) = read_file(name).by_model.values()
-    return one
-
-
 def hit(shell: Shell, query: str, file: str) -> bool:
     """Whether a process that begins now finds all of a run in the file."""
     try:
@@ -52,15 +47,6 @@ def hit(shell: Shell, query: str, file: str) -> bool:
     except lq.CacheError:
         return False
     return True
-
-
-def damage(path: Path) -> None:
-    """Flips a bit in the last entry."""
-    (stored,) = read_file(path).by_model.values()
-    assert isinstance(stored.entries[-1].value, ScoreEntry)
-    data = bytearray(path.read_bytes())
-    data[data.index(stored.entries[-1].value.top_k().logprobs.astype("<f4").tobytes())] ^= 1
-    path.write_bytes(data)
 
 
 # what stands in a file
@@ -177,27 +163,21 @@ def test_merge_joins_files_and_leaves_them_as_they_are(joke: Shell) -> None:
 
 
 def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_each_other(joke: Shell) -> None:
-    other = entries_of("joke.tokens")
-    for number, entry in enumerate(other.entries[:12]):
-        assert isinstance(entry.value, ScoreEntry)
-        scores = entry.value.top_k()
+    other = read_file("joke.tokens").rows
+    for number, (model, written, row) in enumerate(other[:12]):
+        scores = unpacked_scores(row.value, model.vocabulary_size).top_k()
         ids = scores.ids.copy()
         ids[0] = 67
-        other.entries[number] = replace(entry, value=ScoreEntry(replace(scores, ids=ids), 0))
-    write_new(joke.folder / "wrong.tokens", rows_of(other))
+        value = packed_scores(ScoreEntry(replace(scores, ids=ids), 0))
+        other[number] = model, written, row._replace(value=value)
+    write_new(joke.folder / "wrong.tokens", other)
     files = ("joke.tokens", "wrong.tokens")
     assert joke("cache", "merge", *files, "-o", "new.tokens").code == 0
     assert joke("run", "joke.lq", "--cache", "new.tokens", "--cache-mode", "replay").out == joke("run", "joke.lq").out
     merged = json.loads(joke("cache", "merge", *files, "-o", "last.tokens", "--prefer", "last", "--json").out)
-    last = entries_of("last.tokens")
-    assert (merged["models"], merged["entries"]) == (1, len(last.entries))
-    found = {
-        entry.place.path: entry.value.top_k().ids.tolist()
-        for entry in last.entries
-        if isinstance(entry.value, ScoreEntry)
-    }
-    for entry in other.entries:
-        assert isinstance(entry.value, ScoreEntry) and found[entry.place.path] == entry.value.top_k().ids.tolist()
+    last = [row for *_, row in read_file("last.tokens").rows]
+    assert (merged["models"], merged["entries"]) == (1, len(last))
+    assert {row.place: row.value for row in last if not row.question} == {row.place: row.value for *_, row in other}
 
 
 def test_export_is_one_json_object_per_entry(joke: Shell) -> None:

@@ -14,7 +14,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
 from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
-from lmql_lite.cache.tokens.nodes import ScoreEntry
+from tests.cache.tokens.entries import damage
 
 JOKE = """
 argmax(cache="joke.tokens")
@@ -142,16 +142,6 @@ def test_more_runs_at_once_than_there_are_threads_do_not_wait_for_each_other_for
     assert len(read_file(folder / "x.tokens").models) == 1
     for number in range(40):
         assert run(f'"Say {number}:[A]" where len(A) < 3', cache="x.tokens").usage.forward_passes == 0
-
-
-def damage(path: Path) -> None:
-    """Flips a bit in the last entry."""
-    (stored,) = read_file(path).by_model.values()
-    assert isinstance(stored.entries[-1].value, ScoreEntry)
-    data = bytearray(path.read_bytes())
-    at = data.index(stored.entries[-1].value.top_k().logprobs.astype("<f4").tobytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 def test_a_flipped_bit_costs_a_notice_and_no_result_law_4(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

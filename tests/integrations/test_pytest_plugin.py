@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.tokens.inspect import read_file, stored_rows, write_new
+from lmql_lite.cache.tokens.inspect import read_file, write_new
 from lmql_lite.engine.session import Session
 from lmql_lite.errors import CacheError
 from tests.conftest import ROOT
@@ -188,7 +188,7 @@ def test_a_reviewer_reads_in_a_recording_what_the_model_answered(tests: Tests) -
 
 def test_a_recording_of_an_earlier_version_is_read_and_written_anew(tests: Tests) -> None:
     tests(JOKE, "--lq-record=new")
-    write_new(FILE.with_suffix(".tokens"), stored_rows(FILE)[0])
+    write_new(FILE.with_suffix(".tokens"), read_file(FILE).rows)
     FILE.unlink()
     tests().assert_outcomes(passed=1)
     assert not FILE.exists()
@@ -204,7 +204,7 @@ def test_a_cache_is_no_recording_and_a_recording_no_cache(tests: Tests) -> None:
     with pytest.raises(CacheError, match=r"test_joke.jsonl is a recording, not a .tokens file") as caught:
         lq.run_sync('"Q:[JOKE]"', model="demo", cache=FILE)
     assert "lq cache merge" in str(caught.value.hint) and FILE.read_bytes() == before
-    write_new("x.tokens", stored_rows(FILE)[0])
+    write_new("x.tokens", read_file(FILE).rows)
     FILE.write_bytes(Path("x.tokens").read_bytes())
     for option in ("none", "new", "all"):
         refused = tests(JOKE, f"--lq-record={option}")

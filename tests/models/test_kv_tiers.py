@@ -101,7 +101,7 @@ def test_usage_tells_where_keys_and_values_came_from(tmp_path: Path) -> None:
     assert (cold.kv_from_disk, warm.kv_from_disk) == (None, 119)
     assert (cold.tokens_fed, warm.tokens_fed) == (123, 4)
     assert warm.kv_from_memory == 120 + 121 + 122
-    assert warm_model.kv is not None and warm_model.kv.report().total.by_tier == {"disk": 120}
+    assert warm_model.kv is not None and warm_model.kv.report().by_tier == {"disk": 120}
 
 
 def test_tokens_of_answers_are_stored_where_that_is_wanted(tmp_path: Path) -> None:

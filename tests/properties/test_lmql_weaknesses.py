@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 import lmql_lite as lq
 from lmql_lite.apps.cli import main
 from lmql_lite.cache.tokens.inspect import read_file
-from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.models.base import ScoreRequest
+from tests.cache.tokens.entries import damage
 from tests.properties.watching import Watch
 from tests.servers.scored import ScoredCompleter
 
@@ -340,11 +340,7 @@ def test_a_damaged_file_is_told_and_what_it_lost_is_asked_again() -> None:
     """9: no checksum; a corrupt file printed a line and was ignored."""
     model = scripted()
     first = run(LOOP, model, cache="x.tokens")
-    data = bytearray(Path("x.tokens").read_bytes())
-    (stored,) = read_file("x.tokens").by_model.values()
-    assert isinstance(stored.entries[-1].value, ScoreEntry)
-    data[data.index(stored.entries[-1].value.top_k().logprobs.tobytes())] ^= 4
-    Path("x.tokens").write_bytes(data)
+    damage(Path("x.tokens"))
     assert not read_file(Path("x.tokens")).is_sound
     asked = model.calls
     second = run(LOOP, model, cache="x.tokens")

@@ -50,8 +50,9 @@ class KeptBlocks:
         self.found = Counter[str]()
 
     def __call__(self, tokens: tuple[int, ...]) -> KV:
-        kv, known = self._engine.longest(tokens)
-        self.found += Counter(self._engine.requests[-1].by_tier)
+        kv, by_tier = self._engine.found(tokens)
+        self.found += Counter(by_tier)
+        known = sum(by_tier.values())
         if known < len(tokens):
             self.fed += len(tokens) - known
             kv = _continued(self._network, tokens, kv, known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,15 +48,16 @@ from lmql_lite.store.tiered import Tiered
 if TYPE_CHECKING:
     import torch
 
-_KEPT_REQUESTS = 1000
-
 
 @dataclass(frozen=True)
-class KVRequest:
-    """Number of tokens that one call requested, and the number found on each tier."""
+class KVReport:
+    """Figures of an engine since it was opened: the number of tokens that were requested, the number found on each
+    tier, and the counts of each tier."""
 
     asked: int
     by_tier: Mapping[str, int]
+    tiers: dict[str, TierCounts]
+    notices: tuple[str, ...]
 
     @property
     def found(self) -> int:
@@ -67,15 +68,6 @@ class KVRequest:
     def hit_rate(self) -> float:
         """Share of requested tokens that were found; 0.0 if none were requested."""
         return self.found / self.asked if self.asked else 0.0
-
-
-@dataclass(frozen=True)
-class KVReport:
-    """Figures of an engine since it was opened: of all requests, and of each tier by name."""
-
-    total: KVRequest
-    tiers: dict[str, TierCounts]
-    notices: tuple[str, ...]
 
 
 class KVCacheEngine:
@@ -93,8 +85,6 @@ class KVCacheEngine:
     def __init__(self, config: KVCacheConfig, metadata: KVCacheMetadata) -> None:
         self.config, self.metadata = config, metadata
         self.tiers: Tiered = config.open_tiers()
-        self.requests: deque[KVRequest] = deque(maxlen=_KEPT_REQUESTS)
-        """Latest requests, the last one at the end."""
         self._axis = TOKEN_AXIS[metadata.fmt]
         self._notices = Notices()
         self._lock = threading.Lock()
@@ -168,7 +158,7 @@ class KVCacheEngine:
         ids = token_ids(tokens)
         skipped = left_out(mask, len(ids))
         first = skipped // self.config.chunk_size
-        pages = self._pages(ids, first)
+        pages, _ = self._pages(ids, first)
         end = min(first * self.config.chunk_size + sum(len(page.tokens) for page in pages), len(ids))
         found = torch.zeros(len(ids), dtype=torch.bool)
         if end <= skipped:
@@ -199,12 +189,14 @@ class KVCacheEngine:
 
         The last page may be that of another sequence, of which only the common beginning is used.
         """
-        ids = token_ids(tokens)
-        pages = self._pages(ids, 0, partial=True)
-        known = 0
-        for page in pages:
-            known += shared_tokens(page.tokens, ids[known : known + len(page.tokens)])
-        return (self._joined(pages, 0, known) if known else ()), known
+        kv, by_tier = self.found(tokens)
+        return kv, sum(by_tier.values())
+
+    def found(self, tokens: TokenIds) -> tuple[KV, Mapping[str, int]]:
+        """As `longest`, with the number of tokens that each tier had."""
+        pages, by_tier = self._pages(token_ids(tokens), 0, partial=True)
+        known = sum(by_tier.values())
+        return (self._joined(pages, 0, known) if known else ()), by_tier
 
     def save_decoded(self, tokens: TokenIds, kv: Callable[[], KV], is_done: bool = False) -> bool:
         """Stores a sequence during generation, whenever a page is full, and at its end with `is_done`.
@@ -264,12 +256,12 @@ class KVCacheEngine:
         return pages
 
     def report(self) -> KVReport:
-        """Figures since the engine was opened; `requests` has the latest requests."""
+        """Figures since the engine was opened."""
         with self._lock:
-            total = KVRequest(self._asked, dict(self._found))
+            asked, by_tier = self._asked, dict(self._found)
         notices = [*self.config.notices, *self._notices]
         notices += [sentence for tier in self.tiers.tiers for sentence in tier.notices]
-        return KVReport(total, {tier.name: tier.counts for tier in self.tiers.tiers}, tuple(notices))
+        return KVReport(asked, by_tier, {tier.name: tier.counts for tier in self.tiers.tiers}, tuple(notices))
 
     # -- pages
 
@@ -314,8 +306,9 @@ class KVCacheEngine:
             return False
         raise KVError(f"keys and values are those of {sorted(counts)} tokens, not of {tokens}")
 
-    def _pages(self, ids: Tokens, first: int, partial: bool = False) -> list[KVPage]:
-        """Consecutive pages of a sequence from page `first` on, up to the first miss."""
+    def _pages(self, ids: Tokens, first: int, partial: bool = False) -> tuple[list[KVPage], Counter[str]]:
+        """Consecutive pages of a sequence from page `first` on, up to the first miss, and how many tokens each tier
+        had."""
         chunks = chunk_tokens(ids, self.config.chunk_size)
         parents, keys = self._chain(chunks)
         pages: list[KVPage] = []
@@ -330,12 +323,10 @@ class KVCacheEngine:
                 by_tier[tier] += count
             if page is None or len(page.tokens) != len(chunks[number]) or count < len(page.tokens):
                 break
-        request = KVRequest(sum(map(len, chunks[first:])), by_tier)
         with self._lock:
-            self.requests.append(request)
-            self._asked += request.asked
+            self._asked += sum(map(len, chunks[first:]))
             self._found += by_tier
-        return pages
+        return pages, by_tier
 
     def _page(
         self, key: str, data: Buffer, parent: str, before: Sequence[KVPage], tokens: Tokens | None = None

@@ -7,13 +7,12 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.tokens.nodes import ROOT_TOKEN, Entry, Question
 from lmql_lite.cache.tokens.recorded import is_recording, read_recording
 from lmql_lite.cache.tokens.rows import (
     ModelName,
@@ -21,6 +20,7 @@ from lmql_lite.cache.tokens.rows import (
     Stored,
     TreeRow,
     row_length,
+    unpacked_question,
     unpacked_row,
     unpacked_tokens,
 )
@@ -37,77 +37,41 @@ from lmql_lite.cache.tokens.version_2 import is_version_2, read_version_2
 from lmql_lite.errors import CacheError
 
 
-class StoredPlace:
-    """A place in a tree of paths, with its entries."""
+class Place:
+    """A place in a tree of paths, with the places below it by token, and the kinds of its entries."""
 
-    __slots__ = ("below", "entries", "parent", "token")
+    __slots__ = ("below", "kinds")
 
-    def __init__(self, parent: StoredPlace | None, token: int) -> None:
-        self.parent = parent
-        self.token = token
-        self.below: dict[int, StoredPlace] = {}
-        self.entries: list[StoredEntry] = []
+    def __init__(self) -> None:
+        self.below: dict[int, Place] = {}
+        self.kinds: list[str] = []
 
-    def extended(self, tokens: Iterable[int]) -> StoredPlace:
+    def extended(self, tokens: Iterable[int]) -> Place:
         """The place to which tokens lead."""
         place = self
         for token in tokens:
             below = place.below.get(token)
-            place = place.below.setdefault(token, StoredPlace(place, token)) if below is None else below
+            place = place.below.setdefault(token, Place()) if below is None else below
         return place
 
     @property
-    def path(self) -> tuple[int, ...]:
-        tokens: list[int] = []
-        place: StoredPlace | None = self
-        while place is not None and place.parent is not None:
-            tokens.append(place.token)
-            place = place.parent
-        return tuple(reversed(tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
-    """An entry: scores, or the answer to a question. `written` is the time of writing in Unix seconds, 0 if not
-    known."""
-
-    place: StoredPlace = field(repr=False)
-    question: Question
-    value: Entry
-    written: int
-
-    @property
-    def kind(self) -> str:
-        if not self.question:
-            return "top-k"
-        return "greedy" if isinstance(self.question, bytes) else "sampled"
-
-
-@dataclass(slots=True)
-class ModelEntries:
-    """Entries of one model, in the order of writing, and the tree of their paths."""
-
-    model: ModelName
-    root: StoredPlace = field(default_factory=lambda: StoredPlace(None, ROOT_TOKEN))
-    entries: list[StoredEntry] = field(default_factory=list)
-
-    def add(self, path: StoredPlace, row: TreeRow, written: int) -> None:
-        """Adds the entry of a row. Raises RowError."""
-        question, found = unpacked_row(row._replace(vocabulary=self.model.vocabulary_size))
-        entry = StoredEntry(path, question, found, written)
-        if found.onward:
-            path.extended(found.tokens[:-1])
-        path.entries.append(entry)
-        self.entries.append(entry)
+    def nodes(self) -> int:
+        """Number of places below."""
+        waiting, count = [self], 0
+        while waiting:
+            below = waiting.pop().below
+            count += len(below)
+            waiting += below.values()
+        return count
 
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """Readable contents of a file, and sentences about damage."""
+    """Readable rows of a file, oldest first, its bytes, and sentences about damage."""
 
+    rows: list[Stored]
     bytes: int
-    damage: tuple[str, ...]
-    by_model: dict[str, ModelEntries]
+    damage: list[str]
 
     @property
     def is_sound(self) -> bool:
@@ -115,78 +79,90 @@ class FileContents:
 
     @property
     def models(self) -> tuple[ModelName, ...]:
-        return tuple(one.model for one in self.by_model.values())
+        found: dict[str, ModelName] = {}
+        for model, *_ in self.rows:
+            found.setdefault(model.fingerprint, model)
+        return tuple(found.values())
 
     @property
     def nodes(self) -> int:
         """Number of nodes without the roots."""
-        return sum(sum(1 for _ in places_below(one.root)) for one in self.by_model.values())
+        return sum(root.nodes for root in trees_of(self.rows).values())
 
     def count(self, kind: str) -> int:
         """Number of entries of a kind."""
-        return sum(entry.kind == kind for one in self.by_model.values() for entry in one.entries)
+        return sum(_kind(row) == kind for *_, row in self.rows)
 
 
-def places_below(root: StoredPlace) -> Iterator[StoredPlace]:
-    waiting = list(root.below.values())
+def _kind(row: TreeRow) -> str:
+    """Kind of an entry: `top-k` for scores, `greedy` or `sampled` for an answer."""
+    if not row.question:
+        return "top-k"
+    return "greedy" if isinstance(unpacked_question(row.question), bytes) else "sampled"
+
+
+def trees_of(rows: Iterable[Stored]) -> dict[str, Place]:
+    """Trees of the paths of rows, by fingerprint. A row of which the beginning of the path is missing is left out."""
+    roots: dict[str, Place] = {}
+    places: dict[tuple[str, int], Place] = {}
+    waiting = list(rows)
     while waiting:
-        place = waiting.pop()
-        waiting += place.below.values()
-        yield place
+        later: list[Stored] = []
+        for stored in waiting:
+            model, _, row = stored
+            root = roots.setdefault(model.fingerprint, Place())
+            above = places.get((model.fingerprint, row.parent)) if row.parent else root
+            if above is None:  # what it continues was written again later
+                later.append(stored)
+                continue
+            place = places[model.fingerprint, row.place] = above.extended(unpacked_tokens(row.tokens))
+            place.kinds.append(_kind(row))
+            place.extended(unpacked_row(row)[1].tokens[:-1])
+        if len(later) == len(waiting):
+            break
+        waiting = later
+    return roots
 
 
-def stored_rows(path: str | os.PathLike[str]) -> tuple[list[Stored], int, list[str]]:
-    """The rows of a file, a recording, or the server of a `redis://` URL, its bytes, and sentences about damage.
-    Blocks. Raises CacheError if the file cannot be read or is not a `.tokens` file."""
+def read_file(path: str | os.PathLike[str]) -> FileContents:
+    """Contents of a file, a recording, or the server of a `redis://` URL. Blocks. Raises CacheError if the file cannot
+    be read or is not a `.tokens` file."""
     if is_redis_url(path):
         server = TreeServer(str(path))
         try:
             rows = list(server.stored())
-            return rows, sum(len(row.value) + len(row.tokens) for *_, row in rows), list(server.notices)
+            return _checked(rows, sum(len(row.value) + len(row.tokens) for *_, row in rows), list(server.notices))
         finally:
             server.close()
     given = Path(path)
     check_there(given)
     if is_version_2(given):
-        return read_version_2(given)
+        return _checked(*read_version_2(given))
     if is_recording(given):
         rows, lines = read_recording(given)
-        return rows, given.stat().st_size, [f"{lines:,} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
+        damage = [f"{lines:,} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
+        return _checked(rows, given.stat().st_size, damage)
     file = TreeFile(given, reads_only=True)
     file.open()
     try:
         rows = list(file.stored())
-        return rows, given.stat().st_size, [*file.notices, *file.problems()]
+        return _checked(rows, given.stat().st_size, [*file.notices, *file.problems()])
     finally:
         file.close()
 
 
-def read_file(path: str | os.PathLike[str]) -> FileContents:
-    """Contents of a whole file or of the rows on a server; errors as in `stored_rows`."""
-    rows, size, damage = stored_rows(path)
-    found: dict[str, ModelEntries] = {}
-    places: dict[tuple[str, int], StoredPlace] = {}
-    waiting = rows
-    while waiting:
-        later: list[Stored] = []
-        for stored in waiting:
-            model, written, row = stored
-            entries = found.setdefault(model.fingerprint, ModelEntries(model))
-            above = entries.root if not row.parent else places.get((model.fingerprint, row.parent))
-            if above is None:  # what it continues was written again later
-                later.append(stored)
-                continue
-            try:
-                place = above.extended(unpacked_tokens(row.tokens))
-                entries.add(place, row, written)
-            except RowError as error:
-                damage.append(f"an entry of {model.name}: {error}")
-                continue
-            places[model.fingerprint, row.place] = place
-        if len(later) == len(waiting):
-            break
-        waiting = later
-    return FileContents(size, tuple(damage), found)
+def _checked(rows: Iterable[Stored], size: int, damage: list[str]) -> FileContents:
+    """The contents without rows whose bytes are not those of an entry."""
+    sound: list[Stored] = []
+    for stored in rows:
+        model, _, row = stored
+        try:
+            unpacked_tokens(row.tokens)
+            unpacked_row(row._replace(vocabulary=model.vocabulary_size))
+            sound.append(stored)
+        except RowError as error:
+            damage.append(f"an entry of {model.name}: {error}")
+    return FileContents(sound, size, damage)
 
 
 def check_there(path: Path) -> None:
@@ -272,22 +248,22 @@ class Stretch:
         return self.here.total() + self.below.total()
 
 
-def survey(known: ModelEntries, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
+def survey(root: Place, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
     """The stretches of a tree, parents before children, and siblings by their number of entries, most first.
 
     At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
     """
     first = Stretch(None, 0, [])
     every = [first]
-    waiting = [(known.root, first)]
+    waiting = [(root, first)]
     while waiting:
         place, one = waiting.pop()
-        one.here.update(entry.kind for entry in place.entries)
+        one.here.update(place.kinds)
         while len(place.below) == 1:
-            (place,) = place.below.values()
-            one.tokens.append(place.token)
-            one.here.update(entry.kind for entry in place.entries)
-        one.children = [Stretch(one, one.depth + 1, [below.token]) for below in place.below.values()]
+            ((token, place),) = place.below.items()
+            one.tokens.append(token)
+            one.here.update(place.kinds)
+        one.children = [Stretch(one, one.depth + 1, [token]) for token in place.below]
         waiting += zip(place.below.values(), one.children, strict=True)
         every += one.children
     for one in sorted(every, key=lambda each: -each.depth):
@@ -453,10 +429,10 @@ def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "la
     found: dict[tuple[str, int, bytes], Stored] = {}
     damaged: list[str] = []
     for path in paths if prefer == "first" else paths[::-1]:
-        rows, _, damage = stored_rows(path)
-        if damage:
+        contents = read_file(path)
+        if not contents.is_sound:
             damaged.append(str(path))
-        for model, written, row in rows:
+        for model, written, row in contents.rows:
             found.setdefault((model.fingerprint, row.place, row.question), (model, written, row))
     return Merged(list(found.values()), tuple(damaged))
 

@@ -100,9 +100,8 @@ class _Rows(Generic[State, Fresh]):
         The length is 0 where it is not longer than what is `known`."""
         engine = None if self._rotation.is_single(lane.band) or lane.scope is not None else self.engine
         if engine is not None and len(job.ids) - known >= STORED_TOKENS:
-            kv, count = engine.longest(_chain(job.ids, lane.band))
-            if (count := job.border(min(count, limit))) > known:
-                tiers = engine.requests[-1].by_tier
+            kv, tiers = engine.found(_chain(job.ids, lane.band))
+            if (count := job.border(min(sum(tiers.values()), limit))) > known:
                 return kv, count, max(tiers, key=lambda tier: tiers[tier])
         return (), 0, ""
 

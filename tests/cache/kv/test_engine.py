@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -276,17 +277,20 @@ def test_statement_30_hit_rates_per_request_and_per_tier(tmp_path: Path) -> None
     with opened(tmp_path) as engine:
         engine.store(ids(512), kv(512))
     with opened(tmp_path) as engine:
-        engine.retrieve(torch.cat([ids(512), ids(488, seed=3)]))
-        engine.retrieve(ids(512))
-        engine.retrieve(ids(500, seed=5))
-        first, second, third = engine.requests
-        assert (first.asked, first.found, first.by_tier) == (1000, 512, {"disk": 512})
-        assert (second.asked, second.found, second.by_tier, second.hit_rate) == (512, 512, {"memory": 512}, 1.0)
-        assert (third.found, third.by_tier, third.hit_rate) == (0, {}, 0.0)
-        report = engine.report()
-        assert (report.total.asked, report.total.found) == (2012, 1024)
-        assert report.total.by_tier == {"disk": 512, "memory": 512} and report.notices == ()
-        assert report.tiers["memory"].hits == 2 and report.tiers["disk"].hits == 2
+        assert engine.report().hit_rate == 0.0
+        for asked, found in (
+            (torch.cat([ids(512), ids(488, seed=3)]), {"disk": 512}),
+            (ids(512), {"memory": 512}),
+            (ids(500, seed=5), {}),
+        ):
+            before = engine.report()
+            engine.retrieve(asked)
+            after = engine.report()
+            assert after.asked - before.asked == len(asked)
+            assert Counter(after.by_tier) - Counter(before.by_tier) == found
+        assert (after.asked, after.found, after.hit_rate) == (2012, 1024, 1024 / 2012)
+        assert after.by_tier == {"disk": 512, "memory": 512} and after.notices == ()
+        assert after.tiers["memory"].hits == 2 and after.tiers["disk"].hits == 2
 
 
 # -- beyond the seed
@@ -411,7 +415,7 @@ def test_prefetch_loads_into_memory(tmp_path: Path) -> None:
         engine.prefetch(ids(512))
         engine.tiers.flush()
         engine.retrieve(ids(512))
-        assert engine.requests[-1].by_tier == {"memory": 512}
+        assert engine.report().by_tier == {"memory": 512}
 
 
 def test_the_beginning_of_a_sequence_is_evicted_last(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_two_machines_share_pages_over_redis_to_the_token(tmp_path: Path) -> Non
             engine.store(ids(700), kv(700))
         with opened(remote_url=server.url, remote_timeout=5.0) as engine:
             asked = torch.cat([ids(700)[:620], ids(100, seed=3)])
-            found, known = engine.longest(asked)
-            assert known == 620 and same(found, kv(620)) and engine.requests[-1].by_tier == {"redis": 620}
+            found, by_tier = engine.found(asked)
+            assert same(found, kv(620)) and by_tier == {"redis": 620}
             engine.retrieve(ids(700)[:512])
-            assert engine.requests[-1].by_tier == {"memory": 512}
+            assert engine.report().by_tier == {"redis": 620, "memory": 512}
             assert engine.move(ids(700), "redis") == 3 and engine.inspect()["memory"] == []

@@ -1,34 +1,34 @@
-"""Rows of entries that a test made up."""
+"""Rows of entries that a test made up, and files whose entries it damages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
 
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.inspect import ModelEntries, StoredPlace
-from lmql_lite.cache.tokens.rows import Stored, TreeRow, packed_entry, packed_question, packed_tokens
+from lmql_lite.cache.tokens.inspect import read_file
+from lmql_lite.cache.tokens.nodes import SCORES, Entry, Question
+from lmql_lite.cache.tokens.rows import (
+    ModelName,
+    Stored,
+    TreeRow,
+    packed_entry,
+    packed_question,
+    packed_tokens,
+    unpacked_scores,
+)
 
 
-def rows_of(known: ModelEntries) -> Iterator[Stored]:
-    """The rows of entries, each with the way from the nearest place above that has one."""
-    hashes: dict[StoredPlace, int] = {known.root: 0}
-    for entry in known.entries:
-        way: list[int] = []
-        above = entry.place
-        while above.parent is not None and (above is entry.place or not above.entries):
-            way.append(above.token)
-            above = above.parent
-        places = []
-        place: StoredPlace = entry.place
-        while place not in hashes:
-            places.append(place)
-            assert place.parent is not None, "the root is known"
-            place = place.parent
-        for each in reversed(places):
-            assert each.parent is not None, "the root is known"
-            hashes[each] = mix(hashes[each.parent], each.token)
-        question = packed_question(entry.question)
-        value = entry.value
-        data = packed_entry(value)
-        row = TreeRow(hashes[entry.place], question, hashes[above], packed_tokens(way[::-1]), data)
-        yield known.model, entry.written, row
+def stored(model: ModelName, path: Sequence[int], entry: Entry, question: Question = SCORES) -> Stored:
+    """The row of an entry, with its whole path."""
+    row = TreeRow(reduce(mix, path, 0), packed_question(question), 0, packed_tokens(path), packed_entry(entry))
+    return model, 9, row
+
+
+def damage(path: Path) -> None:
+    """Flips a bit in the last entry of a file."""
+    *_, row = read_file(path).rows[-1]
+    data = bytearray(path.read_bytes())
+    data[data.index(unpacked_scores(row.value, 0).top_k().logprobs.astype("<f4").tobytes())] ^= 1
+    path.write_bytes(data)

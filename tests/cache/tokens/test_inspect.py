@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.inspect import ModelEntries, chosen, survey, write_new
+from lmql_lite.cache.tokens.inspect import chosen, survey, trees_of, write_new
 from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
 from lmql_lite.cache.tokens.recorded import line_of_row, read_recording
-from lmql_lite.cache.tokens.rows import ModelName, TreeRow, packed_answer, packed_question, packed_scores
+from lmql_lite.cache.tokens.rows import ModelName, Stored
 from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.cache.tokens.text import quoted, shortened, spelled, visible
 from lmql_lite.errors import CacheError
-from tests.cache.tokens.entries import rows_of
+from tests.cache.tokens.entries import stored
 from tests.cache.tokens.process import Process, at, processes
 
 MODEL, NAMESAKE = ModelName("some:0123", "some", 1536), ModelName("some:0199", "some", 1536)
@@ -26,19 +26,16 @@ OTHER = ModelName("other:0145", "other", 3)
 QUESTION = bytes(range(16))
 
 
-def entries(*paths: Sequence[int], model: ModelName = MODEL) -> ModelEntries:
+def entries(*paths: Sequence[int], model: ModelName = MODEL) -> list[Stored]:
     """A top-k entry after each path."""
-    known = ModelEntries(model)
     scores = TopK(np.array([3, 4], np.int32), np.array([-0.5, -np.inf], np.float32), 0.5, 1536)
-    for path in paths:
-        known.add(known.root.extended(path), TreeRow(0, b"", 0, b"", packed_scores(ScoreEntry(scores, 0))), 9)
-    return known
+    return [stored(model, path, ScoreEntry(scores, 0)) for path in paths]
 
 
 def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest() -> None:
     dice = random.Random(3)
     paths = [tuple(dice.randrange(3) for _ in range(dice.randrange(9))) for _ in range(200)]
-    known = entries(*paths)
+    known = trees_of(entries(*paths))[MODEL.fingerprint]
     everything = survey(known)
     assert sum(one.here.total() for one in everything) == everything[0].total == 200
     assert sum(len(one.tokens) for one in everything) == len(
@@ -62,7 +59,7 @@ def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest() -> No
 def test_the_first_difference_of_a_path_is_told() -> None:
     words = [b"Q", b":", b" the", b" a", None, b" an", b" one", b" two"]
     model = ModelName("model", "a model", 1536)
-    write_new("x.tokens", rows_of(entries(*((4, 0, 1, end) for end in (2, 5, 6, 7)), model=model)))
+    write_new("x.tokens", entries(*((4, 0, 1, end) for end in (2, 5, 6, 7)), model=model))
 
     async def work(one: Process) -> None:
         await one.trees.follow()
@@ -122,13 +119,12 @@ def test_models_are_meant_by_name_or_fingerprint() -> None:
 
 
 def test_what_is_exported_are_plain_values() -> None:
-    known = entries((2,))
-    for question, answer in (
-        (QUESTION, Answer(-1, -np.inf, 0)),
-        ((QUESTION, 2**64 - 1, 7), Answer(0, -0.5, 0)),
-    ):
-        known.add(known.root, TreeRow(0, packed_question(question), 0, b"", packed_answer(answer)), 9)
-    lines = [line_of_row(each) for each in rows_of(known)]
+    rows = [
+        *entries((2,)),
+        stored(MODEL, (), Answer(-1, -np.inf, 0), QUESTION),
+        stored(MODEL, (), Answer(0, -0.5, 0), (QUESTION, 2**64 - 1, 7)),
+    ]
+    lines = [line_of_row(each) for each in rows]
     who = {"schema": 1, "model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
     root = who | {"place": "0" * 16, "parent": "0" * 16, "tokens": [], "question": QUESTION.hex()}
     below = who | {"place": f"{mix(0, 2):016x}", "parent": "0" * 16, "tokens": [2]}
@@ -138,4 +134,4 @@ def test_what_is_exported_are_plain_values() -> None:
         root | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
     ]
     Path("x.jsonl").write_bytes(b"".join(lines))
-    assert read_recording(Path("x.jsonl")) == ([*rows_of(known)], 0)
+    assert read_recording(Path("x.jsonl")) == (rows, 0)

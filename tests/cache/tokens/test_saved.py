@@ -8,6 +8,7 @@ import pytest
 
 from lmql_lite.cache.tokens.inspect import cleared, compacted, read_file
 from lmql_lite.cache.tokens.nodes import Answer
+from lmql_lite.cache.tokens.rows import unpacked_tokens
 from lmql_lite.cache.tokens.tree import TokenTree
 from tests.cache.tokens.process import OTHER, QUESTION, Process, answer, at, head, processes, said
 
@@ -304,7 +305,7 @@ def test_old_runs_are_dropped_and_what_continues_them_stays() -> None:
         assert done.after.entries == 3 and done.before.entries == 6
         await late.trees.follow()
         assert knows(late.tree, 2, 1, 2) and said(late.tree, 1) is None
-        (stored,) = read_file(FILE).by_model.values()
-        assert [entry.place.path for entry in stored.entries] == [(1, 2)] * 3
+        rows = [row for *_, row in read_file(FILE).rows]
+        assert [(row.parent, [*unpacked_tokens(row.tokens)]) for row in rows] == [(0, [1, 2])] * 3
 
     processes(2, work)

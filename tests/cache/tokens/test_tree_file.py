@@ -25,7 +25,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache.tokens import tree_file
-from lmql_lite.cache.tokens.inspect import cleared, compacted, merged, read_file, stored_rows, write_new
+from lmql_lite.cache.tokens.inspect import cleared, compacted, merged, read_file, survey, trees_of, write_new
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.cache.tokens.recorded import line_of_row
 from lmql_lite.cache.tokens.tree_file import APPLICATION, VERSION
@@ -293,7 +293,7 @@ def test_a_damaged_row_is_asked_for_again_and_then_whole() -> None:
     first = run(COUNT)
     with closing(sqlite3.connect(FILE, isolation_level=None)) as database:
         database.execute("UPDATE entry SET value = substr(value, 1, 6) || x'ff' || substr(value, 8) WHERE id = 2")
-    assert list(read_file(FILE).damage) == ["entry 2: its checksum is wrong"]
+    assert read_file(FILE).damage == ["entry 2: its checksum is wrong"]
     second, third = run(COUNT), run(COUNT)
     assert first.prompt == second.prompt == third.prompt
     assert (second.usage.forward_passes, third.usage.forward_passes) == (1, 0)
@@ -609,8 +609,8 @@ def test_a_file_above_its_cap_loses_the_runs_that_were_not_used_for_the_longest_
     assert run('"59 Say:[A]" where len(A) == 12', cache_mode="ro").usage.forward_passes == 0
     assert run('"0 Say:[A]" where len(A) == 12', cache_mode="ro").usage.forward_passes
     found = read_file(FILE)
-    stored = merged([FILE]).rows
-    assert found.is_sound and sum(len(one.entries) for one in found.by_model.values()) == len(stored)
+    (root,) = trees_of(found.rows).values()
+    assert found.is_sound and survey(root)[0].total == len(found.rows), "each row has the rows that it continues"
 
 
 def test_what_is_read_counts_as_used_when_the_run_writes() -> None:
@@ -638,13 +638,13 @@ def test_a_file_of_version_2_is_converted() -> None:
 def test_json_lines_go_out_and_in() -> None:
     run(COUNT)
     run('"Q:[X]" where len(X) < 9 and not "e" in X')
-    lines, rows = Path("x.jsonl"), stored_rows(FILE)[0]
+    lines, rows = Path("x.jsonl"), read_file(FILE).rows
     lines.write_bytes(b"".join(map(line_of_row, rows)))
-    assert stored_rows(lines)[0] == rows
+    assert read_file(lines).rows == rows
     write_new("y.tokens", merged([lines]).rows)
-    assert sorted(stored_rows("y.tokens")[0], key=repr) == sorted(rows, key=repr)
+    assert sorted(read_file("y.tokens").rows, key=repr) == sorted(rows, key=repr)
     whole = lines.read_bytes()
     for wrong in (b"{", b"[]", whole.replace(b'"rest":', b'"rust":', 1), whole.replace(b'"ids":[', b'"ids":[9,', 1)):
         lines.write_bytes(wrong if len(wrong) > 2 else whole + wrong + b"\n")
-        found, _, damage = stored_rows(lines)
-        assert damage == ["1 damaged line"] and len(found) >= len(rows) - 1
+        found = read_file(lines)
+        assert found.damage == ["1 damaged line"] and len(found.rows) >= len(rows) - 1
