@@ -280,17 +280,17 @@ def merge(shards: list[Path], output: Path, on_conflict: OnConflict = "first") -
     for path in shards:
         if os.path.realpath(path.with_suffix(SUFFIX)) == os.path.realpath(target):
             raise CacheError(f"{path} is an input and the output", hint="name another output")
-    there = [path for path in shards if _is_shard(path)]
-    if not there and not _is_shard(target):
+    logs = [log for path in shards if (log := path.with_suffix(SUFFIX)).is_file()]
+    if not logs and not target.is_file():
         raise CacheError("none of the shards exists, so nothing was written", hint="name .db or .jsonl files")
-    report = _join({path: _records(path) for path in there}, target, on_conflict)
-    report.missing = len(shards) - len(there)
+    report = _join({log: _records(log) for log in logs}, target, on_conflict)
+    report.missing = len(shards) - len(logs)
     return report
 
 
 def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path, on_conflict: OnConflict) -> MergeReport:
-    """Writes the answers of shards after those that a log has, and reads them into its index. An output that has lost
-    its log begins with the answers of its index. After an error the output is as before."""
+    """Writes the answers of shards after those that a log has, and reads them into its index. After an error the output
+    is as before."""
     index, merging = target.with_suffix(".db"), _Merge(on_conflict)
     if not target.exists() and is_foreign(index):
         raise CacheError(f"{index} is not an index of lmql_lite, so nothing was written", hint="name another output")
@@ -300,8 +300,6 @@ def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path, on_confl
             for _ in merging.lines(target, _records(target)):
                 pass  # the log itself is copied
             yield from _content(target)
-        elif _is_shard(target):
-            yield from merging.lines(target, _records(target))
         merging.report = MergeReport()
         for path, records in shards.items():
             yield from merging.lines(path, records)
@@ -330,43 +328,23 @@ def _content(log: Path) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _is_shard(path: Path) -> bool:
-    """True if there is a log, or an index that has lost its log."""
-    index = path.with_suffix(".db")
-    return path.with_suffix(SUFFIX).is_file() or (index.is_file() and index.stat().st_size > 0)
-
-
-def _records(path: Path) -> Iterator[Record | None]:
-    """Records of a shard's log, or of its index if it has no log; None for each damaged one."""
-    log = path.with_suffix(SUFFIX)
-    if log.is_file():
-        return (line.record for line in read_lines(log))
-    return _records_of_index(path.with_suffix(".db"))
+def _records(log: Path) -> Iterator[Record | None]:
+    """Records of a log; None for each damaged line."""
+    return (line.record for line in read_lines(log))
 
 
 def _records_of_index(index: Path) -> Iterator[Record | None]:
-    """Records made from a copy of an index, ours or that of lmms-eval, since SQLite may write beside a file that it
-    reads. None for one that cannot be read."""
-    names = ["cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at"]
+    """Records made from a copy of an index of lmms-eval, since SQLite may write beside a file that it reads. None for
+    one that cannot be read."""
+    names = ("cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at")
     with tempfile.TemporaryDirectory() as folder, suppress(sqlite3.Error):
         copy = Path(folder) / "copy.db"
         for companion in ("", COMPANIONS[0]):
             if (source := index.with_name(index.name + companion)).is_file():
                 shutil.copyfile(source, copy.with_name(copy.name + companion))
         with closing(sqlite3.connect(copy)) as database:
-            meta = dict(database.execute("SELECT key, value FROM meta"))
-            is_ours = "checksum" in [row[1] for row in database.execute("PRAGMA table_info(responses)")]
-            if is_ours and meta.get("schema_version") != str(SCHEMA):
-                raise CacheError(f"{index} was written by a newer version of lmql_lite", hint="update lmql_lite")
-            text = meta.get("model_fingerprint", "")
-            same = {"schema": SCHEMA, "model_hash": meta.get("model_fingerprint_hash") or model_hash(text)}
-            yield same | {"kind": "cache", "model_fingerprint": text}
-            names += ["model_hash"] if is_ours else []
             for row in database.execute(f"SELECT {', '.join(names)} FROM responses ORDER BY rowid"):
-                record = same | {"kind": RESPONSE, "deterministic": True} | dict(zip(names, row, strict=True))
-                if is_ours:
-                    record["doc_id"] = json.loads(str(record["doc_id"]))
-                yield record
+                yield {"kind": RESPONSE, "deterministic": True} | dict(zip(names, row, strict=True))
         return
     yield None
 

@@ -240,19 +240,6 @@ def test_merging_never_replaces_a_file_of_another_program(tmp_path: Path) -> Non
     assert (tmp_path / "merged.jsonl").read_bytes() == before_log
 
 
-def test_merging_into_an_index_without_a_log_keeps_its_answers(tmp_path: Path) -> None:
-    for name, start in (("rank0", 0), ("merged", 10)):
-        with pair(tmp_path, name) as cache:
-            cache.execute(Counting(), "generate_until", generations(2, start))
-    (tmp_path / "merged.jsonl").unlink()
-    report = lq.ResponseCache.merge_shards([tmp_path / "rank0.db"], tmp_path / "merged.db")
-    assert report.inserted == 2
-    model = Counting()
-    with pair(tmp_path, "merged") as cache:
-        cache.execute(model, "generate_until", generations(2) + generations(2, 10))
-    assert model.calls == 0
-
-
 @pytest.mark.parametrize(
     "command",
     [["prune", "{log}", "--max-bytes", "1"], ["merge", "{ours}", "-o", "{index}"]],

@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -27,7 +26,6 @@ from PIL import Image
 
 import lmql_lite as lq
 from lmql_lite.cache.responses.keys import KeyMaker
-from lmql_lite.cache.responses.older import CachingModel
 from tests.cache.responses.models import GREEDY, Counting
 from tests.conftest import ROOT
 
@@ -271,36 +269,6 @@ def test_the_warning_comes_before_the_model_is_asked(tmp_path: Path) -> None:
 # -- requests as lmms-eval makes them
 
 
-class Task:
-    """A task of a harness: its methods are among the arguments of its requests."""
-
-    def __init__(self, prefix: str = "") -> None:
-        self.config = {"doc_to_visual": made("def f(doc): return [doc['image']]"), "prefix": prefix}
-        self.lock = threading.Lock()
-
-    def doc_to_visual(self, doc: dict[str, Any]) -> Any:
-        return self.config["doc_to_visual"](doc)
-
-    def requests(self, count: int = 4) -> list[lq.Request]:
-        return [
-            lq.Request("generate_until", (f"question {number}", copy.deepcopy(GREEDY), self.doc_to_visual, number,
-                                          "mme", "test"), metadata={"task": "mme", "doc_id": number})
-            for number in range(count)
-        ]  # fmt: skip
-
-
-def test_requests_with_a_method_of_their_task_are_kept(tmp_path: Path) -> None:
-    for expected in (4, 0):
-        model = Counting()
-        with lq.ResponseCache.open(tmp_path, model="m") as cache:
-            cache.execute(model, "generate_until", Task().requests())
-            assert (len(model.asked), cache.get_stats()["unkeyed"], cache.notices) == (expected, 0, [])
-    model = Counting()
-    with lq.ResponseCache.open(tmp_path, model="m") as cache:
-        cache.execute(model, "generate_until", Task("another prefix").requests())
-    assert len(model.asked) == 4
-
-
 @pytest.mark.parametrize("position", [1, 2, 3])
 def test_a_function_at_any_place_of_a_request_is_kept(tmp_path: Path, position: int) -> None:
     """lmms-eval writes `(ctx, doc_to_messages, options, ...)` for chat models, `(ctx, options, doc_to_visual, ...)` for
@@ -316,15 +284,6 @@ def test_a_function_at_any_place_of_a_request_is_kept(tmp_path: Path, position: 
         model = Counting()
         with lq.ResponseCache.open(tmp_path, model="m") as cache:
             asyncio.run(cache.aexecute(model, "generate_until", requests))
-        assert len(model.asked) == expected
-
-
-def test_the_wrapper_of_lmms_eval_keeps_requests_with_functions(tmp_path: Path) -> None:
-    for expected in (4, 0):
-        model = Counting()
-        wrapped = CachingModel(model, tmp_path / "answers.db")
-        wrapped.generate_until(Task().requests())
-        wrapped.close()
         assert len(model.asked) == expected
 
 

@@ -371,21 +371,6 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
         assert len(model.asked) == 100
 
 
-def test_a_model_that_returns_lists_is_asked_part_by_part(tmp_path: Path) -> None:
-    """A11 for a model whose method returns a list."""
-
-    def answer(request: lq.Request) -> str:
-        if request.doc_id == 95:
-            raise RuntimeError("out of memory")
-        return "yes"
-
-    model = Counting(answer)
-    with pair(tmp_path) as cache:
-        with pytest.raises(RuntimeError):
-            cache.execute(model, "generate_until", generations(100), batch_size=10)
-        assert model.calls == 10 and cache.get_stats()["total_cached_entries"] == 90
-
-
 # -- policies
 
 

@@ -108,16 +108,6 @@ def test_eight_shards_with_conflicts_damage_and_answers_only_in_the_log(tmp_path
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 1_000_000
 
 
-def test_a_shard_without_a_log_is_read_from_its_index(tmp_path: Path) -> None:
-    one = shard(tmp_path, "a", 0, 3)
-    (tmp_path / "a.jsonl").unlink()
-    before = one.read_bytes()
-    assert ResponseCache.merge_shards([one], tmp_path / "c.db").inserted == 3
-    assert one.read_bytes() == before
-    with pair(tmp_path, "c", model_fingerprint="m|") as cache:
-        assert cache.execute(Counting(), "generate_until", generations(3)) == ["answer 0", "answer 1", "answer 2"]
-
-
 def test_another_number_of_ranks_asks_nothing_again(tmp_path: Path) -> None:
     """A21, finding B29: written by 8 ranks, read by 1, 3 and 16."""
     for rank in range(8):
