@@ -169,10 +169,8 @@ def comparison_lines(found: Mapping[str, Any]) -> Iterator[str]:
             f"  {each['name']:<16} {each['first']:.4f} -> {each['second']:.4f}  {delta['mean']:+.4f} "
             f"{_interval(delta, found['cluster'])}"
         )
-        tests = f"sign flips p {each['p_sign_flips']:.4g}"
-        if each["p_mcnemar"] is not None:
-            tests += f", McNemar p {each['p_mcnemar']:.4g}"
-        yield f"    {each['wins']} better, {each['ties']} equal, {each['losses']} worse; {tests}"
+        counts = f"{each['wins']} better, {each['ties']} equal, {each['losses']} worse"
+        yield f"    {counts}; sign flips p {each['p_sign_flips']:.4g}"
         if each["changed"]:
             yield f"    changed: {_named(each['changed'])}"
     yield from comparison_notes(found)

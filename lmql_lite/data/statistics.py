@@ -112,8 +112,8 @@ def _percentiles(sums: Floats, sizes: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """A metric in two runs, paired by id. `delta` is the second minus the first. `p_sign_flips` is two-sided;
-    `p_mcnemar` is exact, and None unless all scores are 0 or 1."""
+    """A metric in two runs, paired by id. `delta` is the second minus the first. `p_sign_flips` is two-sided; of
+    scores 0 and 1 it is McNemar's exact test."""
 
     first: float
     second: float
@@ -122,7 +122,6 @@ class PairedDifference:
     ties: int
     losses: int
     p_sign_flips: float
-    p_mcnemar: float | None
 
 
 def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str]) -> PairedDifference:
@@ -138,7 +137,6 @@ def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str
         ends = _of_equal(mean, len(sums), -1.0, 1.0)
     delta = Interval(mean, *ends, len(sums))
     wins, losses = sum(each > 0 for each in deltas), sum(each < 0 for each in deltas)
-    is_binary = {*first, *second} <= {0.0, 1.0}
     return PairedDifference(
         math.fsum(first) / count,
         math.fsum(second) / count,
@@ -147,16 +145,17 @@ def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str
         count - wins - losses,
         losses,
         sign_flips(sums),
-        mcnemar(wins, losses) if is_binary else None,
     )
 
 
 def sign_flips(sums: Floats) -> float:
-    """Two-sided p of a sum under random signs of its terms: exact for few terms, else from draws that are the same each
-    time (the observed signs count as one of them)."""
+    """Two-sided p of a sum under random signs of its terms: exact for few terms and for terms of one size, else from
+    draws that are the same each time (the observed signs count as one of them)."""
     terms = sums[sums != 0]
     if not len(terms):
         return 1.0
+    if _are_equal(np.abs(terms)):
+        return _equal_flips(len(terms), int(np.count_nonzero(terms > 0)))
     wanted = abs(float(terms.sum())) - 1e-9
     if len(terms) <= EXACT_FLIPS:
         bits = (np.arange(2 ** len(terms))[:, None] >> np.arange(len(terms))) & 1
@@ -169,14 +168,11 @@ def sign_flips(sums: Floats) -> float:
     return (hits + 1) / (draws + 1)
 
 
-def mcnemar(wins: int, losses: int) -> float:
-    """Exact two-sided p of McNemar's test: a binomial of the rows that changed, with a share of one half."""
-    changed, fewer = wins + losses, min(wins, losses)
-    if not changed:
-        return 1.0
+def _equal_flips(count: int, more: int) -> float:
+    """Two-sided p of `more` positive signs among `count`: a binomial with a share of one half, as in McNemar's test."""
     logs = [
-        math.lgamma(changed + 1) - math.lgamma(each + 1) - math.lgamma(changed - each + 1) - changed * math.log(2)
-        for each in range(fewer + 1)
+        math.lgamma(count + 1) - math.lgamma(each + 1) - math.lgamma(count - each + 1) - count * math.log(2)
+        for each in range(min(more, count - more) + 1)
     ]
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
