@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from lmql_lite.cache.tokens.inspect import Place, read_file, trees_of
+from lmql_lite.cache.tokens.inspect import StoredPlace, read_file, trees_of
 from lmql_lite.cache.tokens.recorded import RecordedRows, line_of_row, read_recording
 from lmql_lite.cache.tokens.rows import Stored
 from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
@@ -48,7 +48,7 @@ class Recording:
         self.changes: list[str] = []
         """First difference of each run from the recording, if it has one."""
         self._was_there = path.exists()
-        self._before: dict[str, Place] = {}
+        self._before: dict[str, StoredPlace] = {}
         self._rows: RecordedRows | None = None
         self._trees: ModelTrees | None = None
 
@@ -133,7 +133,9 @@ class Recording:
 class RecordedRun:
     """One run under a recording. `before` is the tree of what its model has in the file."""
 
-    def __init__(self, recording: Recording, tree: TokenTree, before: Place | None, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, recording: Recording, tree: TokenTree, before: StoredPlace | None, vocabulary: Vocabulary
+    ) -> None:
         self._recording = recording
         self._tree = tree
         self._before = before
@@ -165,7 +167,7 @@ class RecordedRun:
         return f"{place}: recorded {recorded}, now {_shown(path[at : at + AHEAD], self._vocabulary)}"
 
 
-def _onward(place: Place) -> tuple[int, ...]:
+def _onward(place: StoredPlace) -> tuple[int, ...]:
     """The stored tokens after a place, by the oldest entries."""
     found: list[int] = []
     while len(found) < AHEAD and place.below:

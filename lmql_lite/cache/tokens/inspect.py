@@ -37,21 +37,21 @@ from lmql_lite.cache.tokens.version_2 import is_version_2, read_version_2
 from lmql_lite.errors import CacheError
 
 
-class Place:
+class StoredPlace:
     """A place in a tree of paths, with the places below it by token, and the kinds of its entries."""
 
     __slots__ = ("below", "kinds")
 
     def __init__(self) -> None:
-        self.below: dict[int, Place] = {}
+        self.below: dict[int, StoredPlace] = {}
         self.kinds: list[str] = []
 
-    def extended(self, tokens: Iterable[int]) -> Place:
+    def extended(self, tokens: Iterable[int]) -> StoredPlace:
         """The place to which tokens lead."""
         place = self
         for token in tokens:
             below = place.below.get(token)
-            place = place.below.setdefault(token, Place()) if below is None else below
+            place = place.below.setdefault(token, StoredPlace()) if below is None else below
         return place
 
     @property
@@ -101,16 +101,16 @@ def _kind(row: TreeRow) -> str:
     return "greedy" if isinstance(unpacked_question(row.question), bytes) else "sampled"
 
 
-def trees_of(rows: Iterable[Stored]) -> dict[str, Place]:
+def trees_of(rows: Iterable[Stored]) -> dict[str, StoredPlace]:
     """Trees of the paths of rows, by fingerprint. A row of which the beginning of the path is missing is left out."""
-    roots: dict[str, Place] = {}
-    places: dict[tuple[str, int], Place] = {}
+    roots: dict[str, StoredPlace] = {}
+    places: dict[tuple[str, int], StoredPlace] = {}
     waiting = list(rows)
     while waiting:
         later: list[Stored] = []
         for stored in waiting:
             model, _, row = stored
-            root = roots.setdefault(model.fingerprint, Place())
+            root = roots.setdefault(model.fingerprint, StoredPlace())
             above = places.get((model.fingerprint, row.parent)) if row.parent else root
             if above is None:  # what it continues was written again later
                 later.append(stored)
@@ -248,7 +248,7 @@ class Stretch:
         return self.here.total() + self.below.total()
 
 
-def survey(root: Place, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
+def survey(root: StoredPlace, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
     """The stretches of a tree, parents before children, and siblings by their number of entries, most first.
 
     At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
