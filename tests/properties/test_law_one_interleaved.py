@@ -6,6 +6,7 @@ Each run has the result that it has without a cache, whatever other runs ask, st
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import subprocess
@@ -68,6 +69,10 @@ class Slow(lq.ScriptedModel):
         return rows
 
 
+compiled = functools.cache(lq.compile)
+"""Each source is compiled once: Python 3.11 may raise a SystemError where two threads parse at the same time."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """One of the concurrent runs."""
@@ -88,7 +93,7 @@ class Room:
     async def run(self, wanted: Wanted, **options: Any) -> Seen:
         for _ in range(self._chance.randrange(6)):
             await asyncio.sleep(0)
-        program = lq.compile(wanted.source)
+        program = compiled(wanted.source)
         return await seen(program, self.session, self.model, cache=self._cache, **wanted.options, **options)
 
     def run_elsewhere(self, wanted: Wanted) -> Seen:
@@ -172,7 +177,7 @@ def crowds(draw: st.DrawFn) -> list[Wanted]:
 
 async def uncached(kind: Kind, crowd: Sequence[Wanted]) -> list[Seen]:
     return [
-        await seen(lq.compile(wanted.source), lq.Session(), kind.plain(), cache=False, **wanted.options)
+        await seen(compiled(wanted.source), lq.Session(), kind.plain(), cache=False, **wanted.options)
         for wanted in crowd
     ]
 
