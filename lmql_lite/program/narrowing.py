@@ -22,7 +22,15 @@ from lmql_lite.constraints import formats
 from lmql_lite.constraints.json_schema import Way, schema_pattern
 from lmql_lite.constraints.terms import And, Constant, Inside, Or, PlaceStep, PlaceTest, Term
 from lmql_lite.errors import did_you_mean
-from lmql_lite.program.symbols import OPERATORS, ORDER, WITHOUT_ZONE, whole_bounds
+from lmql_lite.program.symbols import (
+    DATE_PARTS,
+    OPERATORS,
+    ORDER,
+    WITHOUT_ZONE,
+    date_pattern,
+    pattern_of_days,
+    whole_bounds,
+)
 from lmql_lite.program.where import MAX_POSITIONS
 
 Schema = dict[str, Any]
@@ -187,6 +195,8 @@ class Narrower:
         if "anyOf" in node:
             is_decimal = any(core["type"] == "decimal" for core in cores)  # a number, or a text for more digits
             return node if is_decimal else self._arms(node, path, test, seen)
+        if (listed := _listed(node, cores)) is not None:
+            return _among(node, listed, path, test)
         if test and not path:
             return self._tested(node, cores, test)
         return self._inside(node, cores, path, test)
@@ -231,10 +241,11 @@ class Narrower:
         (kind, key), *rest = path
         steps, kinds = tuple(rest), {core["type"] for core in cores}
         match node.get("type"), kind:
-            case "null", _:
-                return None
             case "object", "attribute" | "item" if isinstance(key, str):
                 return self._in_object(node, cores, key, kind == "item", steps, test)
+            case "string", "attribute" if kinds & {"date", "datetime"} and key in DATE_PARTS and test and not rest:
+                pattern = date_pattern(str(key), lambda each: _holds(test, each))
+                return None if pattern is None else _with_pattern(node, f"^{pattern}$")
             case "array", _ if self.cores is not None and not kinds & {*LISTS, *SETS}:
                 return node
             case "array", "each":
@@ -344,12 +355,6 @@ class Narrower:
     # The place ------------------------------------------------------------------------------------------------------
 
     def _tested(self, node: Schema, cores: list[Any], test: PlaceTest) -> Any:
-        listed = _listed(node, cores)
-        if listed is not None:
-            left = [spelled for spelled, value in listed if _holds(test, value)]
-            if len(left) == len(listed):
-                return node
-            return {**{key: node[key] for key in node if key != "const"}, "enum": left} if left else None
         kinds, shape = {core["type"] for core in cores}, node.get("type")
 
         def may_be(*names: str) -> bool:
@@ -365,8 +370,8 @@ class Narrower:
                 return _of_number(node, test, BOUNDS)
             case "number" if may_be("float"):
                 return _of_number(node, test, BOUNDS)
-            case "string" if kinds & {"datetime", "time"}:
-                return _of_moment(node, test, datetime if "datetime" in kinds else time)
+            case "string" if kinds & {"date", "datetime", "time"}:
+                return _of_moment(node, kinds, test)
             case "string" if may_be("str"):
                 return _of_text(node, test)
             case "array" if test.relation == "contains" and may_be(*LISTS, *SETS):
@@ -453,6 +458,14 @@ def _listed(node: Schema, cores: Sequence[Any]) -> list[tuple[Any, Any]] | None:
         return pairs if shape == "boolean" else None
     spelled = {(type(each), each) for each in allowed if isinstance(each, str | int | float | None)}
     return [pair for pair in pairs if (type(pair[0]), pair[0]) in spelled]
+
+
+def _among(node: Schema, listed: Sequence[tuple[Any, Any]], path: Path, test: PlaceTest | None) -> Schema | None:
+    """The node with those of its listed values that Python finds true, such as members of an Enum by their `value`."""
+    left = [spelled for spelled, value in listed if holds(value, path, test)]
+    if len(left) == len(listed):
+        return node
+    return {**{key: node[key] for key in node if key != "const"}, "enum": left} if left else None
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------
@@ -592,13 +605,16 @@ def _with_pattern(node: Schema, pattern: str) -> Schema:
     return {**node, "allOf": [*node.get("allOf", []), {"pattern": pattern}]}
 
 
-def _of_moment(node: Schema, test: PlaceTest, kind: type[datetime] | type[time]) -> Any:
-    """The datetimes or times that Python can order: all or none have a time zone."""
-    if test.relation not in ORDER or not isinstance(test.value, kind):
-        return node
-    if test.value.utcoffset() is not None:
-        return _with_pattern(node, f"(?:{formats.OFFSET})$")
-    return _with_pattern(node, f"^(?:{WITHOUT_ZONE[kind.__name__]})$")
+def _of_moment(node: Schema, kinds: set[str], test: PlaceTest) -> Schema:
+    """The dates, datetimes or times that Python can order, all or none of which have a time zone, near the value."""
+    value = test.value
+    has_zone = any(getattr(each, "tzinfo", None) for each in (value if isinstance(value, tuple) else (value,)))
+    kind = next((each for each in (datetime, time) if each.__name__ in kinds), None)
+    if kind and isinstance(value, kind) and test.relation in ORDER:
+        pattern = f"(?:{formats.OFFSET})$" if has_zone else f"^(?:{WITHOUT_ZONE[kind.__name__]})$"
+        node = _with_pattern(node, pattern)
+    days = pattern_of_days(test.relation, value) if test.holds and not has_zone and kind is not time else None
+    return node if days is None else _with_pattern(node, f"^{days}$")
 
 
 def _is_of_length(term: Term) -> bool:

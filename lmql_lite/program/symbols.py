@@ -16,6 +16,7 @@ from decimal import Decimal
 from enum import Enum, EnumMeta
 from fractions import Fraction
 from functools import cache
+from itertools import groupby
 from numbers import Real
 from types import NoneType
 from typing import Any, ClassVar, Literal
@@ -234,7 +235,9 @@ class TextSymbol(Symbol):
 
     def attribute(self, name: str) -> Symbol:
         self.refuse_unknown(name)
-        raise Unguided
+        if self.typed is None or not self.is_plain:
+            raise Unguided
+        return self.typed.attribute(name)
 
     def refuse_unknown(self, method: str) -> None:
         """Raises QueryError for a method that no text has."""
@@ -609,8 +612,21 @@ class MomentSymbol(JudgedSymbol):
         if relation in ORDER or self.kind == "date":
             for each in [value] if relation != "in" else value if isinstance(value, COLLECTIONS) else []:
                 self._check(each)
-        # Python orders times without a zone only with those that have none either
-        return Matches(WITHOUT_ZONE[self.kind]) if relation in ORDER and self.kind != "date" else Constant(True)
+        terms = []
+        if relation in ORDER and self.kind != "date":
+            # Python orders them only with those that have no zone either
+            terms.append(Matches(WITHOUT_ZONE[self.kind]))
+        if pattern := pattern_of_days(relation, value):
+            terms.append(Matches(pattern))
+        return And(tuple(terms)) if terms else Constant(True)
+
+    def opposite(self, term: Term) -> Term:
+        return Constant(True)
+
+    def attribute(self, name: str) -> Symbol:
+        if self.kind == "time" or name not in DATE_PARTS:
+            raise Unguided
+        return DatePartSymbol(name)
 
     def _check(self, value: Any) -> None:
         kind = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}[self.kind]
@@ -619,6 +635,70 @@ class MomentSymbol(JudgedSymbol):
         if getattr(value, "tzinfo", None) is not None:
             hint = "compare in Python after the hole, or write [X: AwareDatetime], pydantic's type with a time zone"
             raise wrong(f"a {self.kind} that may lack a time zone is not compared with one that has it", value, hint)
+
+
+DATE_PARTS = {
+    "year": ("%04d", range(1, 10_000), "", "-.*"),
+    "month": ("%02d", range(1, 13), "[0-9]{4}-", "-.*"),
+    "day": ("%02d", range(1, 32), "[0-9]{4}-[0-9]{2}-", ".*"),
+}
+"""Parts of a date: how one is spelled, all that there are, and patterns of the text before and after it."""
+
+
+def date_pattern(part: str, is_wanted: Callable[[int], bool], before: str | None = None) -> str | None:
+    """Pattern of the dates and datetimes with such a year, month or day; None if there are none."""
+    spelling, known, any_before, after = DATE_PARTS[part]
+    wanted = [spelling % each for each in known if is_wanted(each)]
+    return f"{any_before if before is None else before}{_digits(wanted)}{after}" if wanted else None
+
+
+def pattern_of_days(relation: str, value: Any) -> str | None:
+    """Pattern of the dates and datetimes whose day allows a comparison to hold; None if any may."""
+    if relation == "in" and isinstance(value, COLLECTIONS):
+        days = [each.isoformat()[:10] for each in value if isinstance(each, datetime.date)]
+        return f"(?:{'|'.join(days)}).*" if days else None
+    if not isinstance(value, datetime.date):
+        return None
+    year, month, day = value.isoformat()[:10].split("-")
+    if relation == "==":
+        return f"{year}-{month}-{day}.*"
+    if relation not in ORDER:
+        return None
+    beyond, reached = OPERATORS[relation[0]], OPERATORS[f"{relation[0]}="]
+    arms = (
+        date_pattern("year", lambda each: beyond(each, value.year)),
+        date_pattern("month", lambda each: beyond(each, value.month), f"{year}-"),
+        date_pattern("day", lambda each: reached(each, value.day), f"{year}-{month}-"),
+    )
+    return f"(?:{'|'.join(filter(None, arms))})"
+
+
+def _digits(spelled: Iterable[str]) -> str:
+    """Pattern of numerals of one length."""
+    tails: dict[str, list[str]] = {}
+    for first, several in groupby(sorted(spelled), key=lambda each: each[:1]):
+        if not first:
+            return ""
+        tails.setdefault(_digits([each[1:] for each in several]), []).append(first)
+    arms = [f"[{''.join(firsts)}]{tail}" for tail, firsts in tails.items()]
+    return f"(?:{'|'.join(arms)})"
+
+
+@dataclass(frozen=True, slots=True)
+class DatePartSymbol(Symbol):
+    """The year, the month or the day of a date or a datetime. Python judges it as well."""
+
+    part: str
+    relations = COMPARISONS
+
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
+        return False
+
+    def holding(self, relation: str, value: Any) -> Term:
+        if relation == "in" and not hasattr(value, "__contains__"):
+            raise Unguided
+        pattern = date_pattern(self.part, lambda each: _is_true(relation, each, value))
+        return Constant(False) if pattern is None else Matches(pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -693,7 +773,7 @@ class PlaceSymbol(Symbol):
         if isinstance(value, EnumMeta) and relation == "in":
             members: list[Any] = list(value)
             value = [*members, *(member.value for member in members)]
-        is_scalar = _is_scalar(value) and (relation != "is" or value is None or isinstance(value, bool))
+        is_scalar = _is_scalar(value) and (relation != "is" or isinstance(value, NoneType | bool | Enum))
         match relation:
             case "in" | "startswith" | "endswith" if isinstance(value, COLLECTIONS) and len(value) <= MAX_LISTED:
                 value = tuple(value)

@@ -285,6 +285,15 @@ def test_a_condition_on_a_datetime_hole_is_judged_by_python(annotation: str, con
         assert "has no value that meets" in error.message and error.span and error.span.source in condition
 
 
+@cases("program/places", "days of holes")
+def test_a_condition_on_the_day_of_a_date_found_no_value(annotation: str, condition: str) -> None:
+    names = {"may": datetime.date(2024, 5, 1), "june": datetime.date(2024, 6, 2)}
+    inputs = {name: value for name, value in names.items() if name in condition}
+    model = lq.ScriptedModel("J:2019-05-05\n")
+    query = f'"J:[X: {annotation}]\\n" where {condition}\nreturn {condition}'
+    assert lq.run_sync(query, inputs, model=model, max_backtracks=2).value is True
+
+
 def test_a_datetime_hole_is_not_compared_with_a_time_zone() -> None:
     aware = NINE.replace(tzinfo=datetime.UTC)
     with pytest.raises(lq.ConstraintError) as caught:
