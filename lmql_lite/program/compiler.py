@@ -376,7 +376,8 @@ class Compiler:
         Between the two is only text that is known when the segment starts: no statement and no value of a hole of the
         segment. A hole that Python judges begins a new segment, and so does the hole after it.
         """
-        later = names_read_later(code)
+        above = [names_read_later(each.code) for each in self._python[: self._own]]
+        later = names_read_later(code).union(*above)
         segment: set[str] = set()
         run = 0
         for number, part in enumerate(self._parts):
