@@ -281,8 +281,7 @@ async def run_cases(
         async with places:
             return await _run(query, case, seed, cast("Options", {"model": chosen, "session": session}))
 
-    before, Session.recording = Session.recording, recording
-    began = time.perf_counter()
+    session.recording, began = recording, time.perf_counter()
     tasks = [[asyncio.create_task(run(case, seed)) for seed in case.seeds] for case in file.cases]
     try:
         for case, runs in zip(file.cases, tasks, strict=True):
@@ -294,7 +293,6 @@ async def run_cases(
         for each in [each for runs in tasks for each in runs]:
             each.cancel()
         await asyncio.gather(*(each for runs in tasks for each in runs), return_exceptions=True)
-        Session.recording = before
 
 
 async def _run(query: Query, case: Case, seed: int | None, options: Options) -> CaseRun:

@@ -1,7 +1,8 @@
 """Branch of a run: one of several competing continuations. A run without beams has one.
 
-A frame is a query that the branch executes, either the outermost one or one that a hole calls (S26). Its Python is a
-coroutine. It asks the branch for one part of a prompt after another, and awaits nothing else of the engine.
+The query's Python is a coroutine that asks the branch for one part of a prompt after another, and awaits nothing else
+of the engine. A query in a hole (S26) is a coroutine too, awaited where the hole stands. A frame has the variables of
+one of these queries.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import abc
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -31,13 +32,14 @@ from lmql_lite.engine.hole_decorators import Decoration
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.nested import Caller
+from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
-from lmql_lite.engine.record import CANCELLATIONS, Record
+from lmql_lite.engine.record import CANCELLATIONS, Begun, GivenUp, Raised, Record, refuse
 from lmql_lite.engine.result import OptionScores
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State
+from lmql_lite.engine.state import State, Step, noted
 from lmql_lite.engine.tools.fill import ToolCalls, ToolText
-from lmql_lite.errors import ConstraintError, LmqlLiteError, ModelError, QueryError, Span
+from lmql_lite.errors import BudgetError, ConstraintError, InputError, LmqlLiteError, ModelError, QueryError, Span
 from lmql_lite.options import Sampling
 from lmql_lite.program.holes import settled
 from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText
@@ -47,28 +49,32 @@ from lmql_lite.program.values import texts_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """A question of the query's Python to its branch: the number of the part that comes next, and the values in it."""
+    """A question of the query's Python to its branch: the number of the part that comes next, and the values in it. The
+    answer is None, or the frame of a query that fills the hole. At the end of that query, the hole is asked for again,
+    with the frame that `ended`."""
 
     number: int
     values: tuple[Any, ...] = ()
+    ended: Frame | None = None
 
-    def __await__(self) -> Iterator[Ask]:
-        yield self
+    def __await__(self) -> abc.Generator[Ask, Frame | None, Frame | None]:
+        return (yield self)
 
 
 @dataclass(slots=True, eq=False)
 class Resumption:
-    """Runs a coroutine of a query up to its next question; None at its end. With an `error`, that is raised where the
-    coroutine waits. Futures that the coroutine awaits are passed on to the event loop."""
+    """Runs a coroutine of a query up to its next question; None at its end. Its last question is answered with
+    `called`, or the `error` is raised there. Futures that the coroutine awaits are passed on to the event loop."""
 
     coroutine: Coroutine[Any, Any, Any]
+    called: Frame | None = None
     error: BaseException | None = None
     returned: tuple[Any, ...] | None = None
     """What the coroutine returned at its end."""
 
     def __await__(self) -> abc.Generator[Any, Any, Ask | None]:
         go: Callable[[Any], Any] = self.coroutine.send
-        given: Any = None
+        given: Any = self.called
         if self.error is not None:
             go, given = self.coroutine.throw, self.error
         while True:
@@ -86,7 +92,7 @@ class Resumption:
 
 
 class Frame:
-    """One query that is executed: its code, a coroutine that asks the branch for one part of a prompt after another."""
+    """One query that is executed: its variables, and what its code calls."""
 
     def __init__(
         self,
@@ -113,42 +119,32 @@ class Frame:
         """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
         self.bound: dict[int, Term] = {}
         """Conditions evaluated at the beginning of a segment, by the number of their hole."""
-        self.record = Record()
+        self.begun = 0
+        """Index of the entry of the record at which the query began."""
         self.term: Term | None = None
         """The own condition of the open hole."""
         self.options: Sampling | None = None
         """The sampling of the open hole, if it has a decoder of its own."""
-        self.asked: Ask | None = None
-        """The question that waits for the branch."""
-        self.is_over = False
         self.returned: tuple[Any, ...] | None = None
         """The value that the query returned; () for a bare `return`, None without one."""
-        self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._values: list[Any] = []
         """Values of the current text so far."""
         self.begin(environment)
 
     def begin(self, environment: Environment) -> None:
         """Gives the query its variables."""
-        self.environment = environment
-        environment[FRAME] = self
-        if self.settings.has_beams:
-            environment["input"] = self.record.remembering(environment["input"])
+        self.environment, branch = environment, self.branch
+        environment[FRAME], environment["context"], environment[STEP] = self, branch.context, branch.steps.take
+        if branch.record.is_kept:
+            environment["input"] = branch.record.remembering(environment["input"])
 
     def fork(self, branch: Branch) -> Frame:
-        """A copy for another branch. Its Python has not run yet (`Branch.wake`). Raises QueryError inside a `with` that
-        cannot be entered again."""
-        if self.record.managers:
-            raise QueryError(
-                "the branches of the run fork inside a `with`, which can be left only once",
-                span=self.record.managers[-1],
-                hint="close it before the next hole, or use argmax or sample",
-            )
+        """A copy for another branch, whose Python has not run yet."""
         fork = copy(self)
-        fork.branch, fork.environment, fork._coroutine, fork.asked = branch, {}, None, None
+        fork.branch, fork.environment = branch, {}
         fork.variables, fork.endings, fork.bound = {}, dict(self.endings), dict(self.bound)
         fork.held_back = None if self.held_back is None else list(self.held_back)
-        fork.record, fork._values = self.record.fork(), []
+        fork._values = []
         return fork
 
     def may_catch(self, error: BaseException, part: Part | None = None) -> bool:
@@ -188,51 +184,6 @@ class Frame:
         is_text = hole.type is None or isinstance(hole.type.spec, TextType)
         return hole.is_returned and is_text and not hole.decorators
 
-    # The coroutine --------------------------------------------------------------------------------------------------
-
-    @property
-    def is_under_way(self) -> bool:
-        """True if the query's Python has begun and not ended."""
-        return self._coroutine is not None and not self.is_over
-
-    async def resume(self, error: BaseException | None = None) -> Ask | None:
-        """The next question of the query's Python, None at its end. Raises the exceptions that the Python does not
-        handle."""
-        if self._coroutine is None:
-            self._coroutine = FunctionType(self.program.code, self.environment)()
-        resumption = Resumption(self._coroutine, error)
-        try:
-            self.asked = await resumption
-        except BaseException:
-            self.is_over = True
-            raise
-        self.is_over, self.returned = self.asked is None, resumption.returned
-        return self.asked
-
-    def close(self) -> None:
-        """Ends the query's Python, which has nothing left to do."""
-        self.is_over = True
-        if self._coroutine is not None:
-            self._coroutine.close()
-
-    @property
-    def waits_for_others(self) -> str:
-        """Name of the function of asyncio's locks and queues that the query's own Python awaits; "" for none, and for
-        those that other functions await, which may wait for a timer or a connection."""
-        waiting, name = self._coroutine, ""
-        while isinstance(waiting, CoroutineType):
-            code = waiting.cr_code
-            if code.co_filename in SHARED:
-                name = code.co_qualname
-            elif waiting.cr_frame is None or not self._is_own(waiting.cr_frame.f_globals):
-                break
-            waiting = waiting.cr_await
-        return name
-
-    def _is_own(self, names: dict[str, Any]) -> bool:
-        """True for the variables of the query, and for those of this package."""
-        return names is self.environment or (names.get("__package__") or "").partition(".")[0] == PACKAGE
-
     def place(self, error: BaseException) -> Span | None:
         """Place of the query's own Python that raised an exception; None if it did not."""
         trace = error.__traceback__
@@ -244,9 +195,35 @@ class Frame:
 
     # Called by the query's code -------------------------------------------------------------------------------------
 
-    def ask(self, number: int, *values: Any) -> Ask:
+    def ask(self, number: int, *values: Any) -> Awaitable[Any]:
         """The next part of a prompt."""
-        return Ask(number, values)
+        ask, part = Ask(number, values), self.program.parts[number]
+        return self._filled(ask) if isinstance(part, Hole) and part.callees else ask
+
+    async def _filled(self, ask: Ask) -> None:
+        """A hole, and the query that fills it if the branch answers with one."""
+        called = await ask
+        if called is not None:
+            await called.run(ask.number)
+            await Ask(ask.number, ended=called)
+
+    async def run(self, number: int) -> None:
+        """The Python of a query in the hole of this number, which that of the calling query awaits. If it fails, the
+        hole leaves no text."""
+        branch, record = self.branch, self.branch.record
+        if record.at is None:
+            self.begun = len(record.entries)
+            record.add(number, Begun(self.settings), prompt=branch.state.text)
+        branch.state = branch.state._replace(part=-1)
+        branch.frames.append(self)
+        record.depth += 1
+        try:
+            self.returned = await FunctionType(self.program.code, self.environment)()
+        except BaseException as error:
+            branch.failed(error)
+            branch.leave_query(number, error)
+            raise
+        branch.leave_query(number)
 
     async def value(self, value: Any) -> Any:
         """The value of an expression beside prompts, awaited if it is awaitable."""
@@ -255,9 +232,9 @@ class Frame:
     async def answer(self, awaitable: Awaitable[Any], state: State | None = None) -> Any:
         """The answer that the query's Python awaits. The model may generate meanwhile."""
         branch = self.branch
-        if not self.settings.has_beams or _is_own(awaitable, self.environment):
+        if not branch.record.is_kept or _is_own(awaitable, self.environment):
             return await branch.generator.waiting(awaitable, state or branch.state, branch.span)
-        return await self.record.answer(awaitable, branch.span)
+        return await branch.record.answer(awaitable, branch.span)
 
     async def shown(self, number: int, at: int, value: Any) -> Any:
         """A value in a prompt, as it is said. `at` is its place in the text."""
@@ -282,9 +259,10 @@ class Frame:
         if not is_async and isawaitable(manager) and not hasattr(type(manager), "__enter__"):
             manager = await self.answer(manager)
         is_none = not hasattr(type(manager), "__aexit__" if is_async else "__exit__")  # Python itself refuses it
-        if not self.settings.has_beams or is_none or isinstance(manager, REENTERED):
+        record = self.branch.record
+        if not record.is_kept or is_none or isinstance(manager, REENTERED):
             return manager
-        return Once(manager, self.program.python[number].span, self.record.managers)
+        return Once(manager, self.program.python[number].span, record.managers)
 
     def final(self) -> type[BaseException] | tuple[()]:
         """The type of the current exception if no handler of the query may catch it: it ends the run."""
@@ -378,20 +356,31 @@ class OpenHole:
 
 
 class Branch:
-    """One continuation of a run. `state` is the text so far and the next op. `frames` are the queries that are
-    executed, outermost first. `hole` is the open hole. `value` is the query's return value, once the branch `is_over`.
+    """One continuation of a run. `state` is the text so far. `frames` are the queries that are executed, outermost
+    first; each is awaited by the one before it. `hole` is the open hole. `value` is the query's return value, once the
+    branch `is_over`.
 
     A fork runs the query's Python again when a hole of it has its value (S23, `engine/replay.py`); `anew` makes the
     variables of the outermost query for that.
     """
 
-    def __init__(self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]]) -> None:
+    def __init__(
+        self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]], *, forks: bool
+    ) -> None:
         self.state = generator.path.start()
         self.frames: list[Frame] = []
         self.steps = steps
         self.anew = anew
         self.generator = generator
         self.ledger: Ledger = generator.ledger
+        self.record = Record(is_kept=forks)
+        self.asked: Ask | None = None
+        """The question that waits for the branch."""
+        self.called: Frame | None = None
+        """The answer to the last question, if that is a query."""
+        self.has_ended = False
+        """True once the query's Python has ended."""
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
         self.hole: OpenHole | None = None
         self.value: Any = None
         self.is_over = False
@@ -414,24 +403,23 @@ class Branch:
         self._pinned: Node | None = None
         self.keep()
 
-    def begin(self, frame: Frame) -> None:
-        """Begins a query, whose Python talks to this branch."""
-        frame.environment["context"] = self.context
-        frame.environment[STEP] = self.steps.take
-        self.frames.append(frame)
-
     def fork(self) -> Branch:
         """A copy of the branch that sleeps. Raises QueryError inside a `with` that cannot be entered again."""
-        fork = object.__new__(Branch)
-        fork.state, fork.value, fork.is_over = self.state, self.value, self.is_over
-        fork.steps, fork.anew, fork.sleeps = self.steps, self.anew, True
+        if self.record.managers:
+            raise QueryError(
+                "the branches of the run fork inside a `with`, which can be left only once",
+                span=self.record.managers[-1],
+                hint="close it before the next hole, or use argmax or sample",
+            )
+        fork = copy(self)
+        fork.sleeps, fork.record = True, self.record.fork()
+        fork.asked = fork.called = fork._coroutine = None
         fork.frames = [frame.fork(fork) for frame in self.frames]
         assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
         fork.generator = self.generator.fork()
         fork.ledger = fork.generator.ledger
         fork.hole = self.hole and self.hole.fork(fork.generator)
-        fork.leads, fork.rejection = False, self.rejection
-        fork.final, fork.calls, fork.filled, fork.opened = self.final, self.calls, self.filled, self.opened
+        fork.leads = False
         fork.context = Context(fork._score, self.context.prompt)
         fork._pinned = None
         fork.keep()
@@ -478,6 +466,91 @@ class Branch:
         if self._pinned is not None:
             self.generator.tree.unpin(self._pinned)
             self._pinned = None
+
+    # The coroutine --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if the query's Python has begun and not ended."""
+        return self._coroutine is not None and not self.has_ended
+
+    async def resume(self, error: BaseException | None = None) -> Ask | None:
+        """The next question of the query's Python, None at its end. Raises the exceptions that the Python does not
+        handle."""
+        if self._coroutine is None:
+            outermost = self.frames[0]
+            self._coroutine = FunctionType(outermost.program.code, outermost.environment)()
+        resumption, self.called = Resumption(self._coroutine, self.called, error), None
+        try:
+            self.asked = await resumption
+        except BaseException:
+            self.has_ended = True
+            raise
+        self.has_ended, self.frames[0].returned = self.asked is None, resumption.returned
+        return self.asked
+
+    def close(self) -> None:
+        """Ends the query's Python, which has nothing left to do."""
+        self.has_ended = True
+        if self._coroutine is not None:
+            self._coroutine.close()
+
+    @property
+    def waits_for_others(self) -> str:
+        """Name of the function of asyncio's locks and queues that the query's own Python awaits; "" for none, and for
+        those that other functions await, which may wait for a timer or a connection."""
+        waiting, name = self._coroutine, ""
+        while isinstance(waiting, CoroutineType):
+            code = waiting.cr_code
+            if code.co_filename in SHARED:
+                name = code.co_qualname
+            elif waiting.cr_frame is None or not self._is_own(waiting.cr_frame.f_globals):
+                break
+            waiting = waiting.cr_await
+        return name
+
+    def _is_own(self, names: dict[str, Any]) -> bool:
+        """True for the variables of the queries, and for those of this package."""
+        is_package = (names.get("__package__") or "").partition(".")[0] == PACKAGE
+        return is_package or any(names is frame.environment for frame in self.frames)
+
+    def failed(self, error: BaseException, part: Part | None = None) -> None:
+        """Notes an exception that leaves the innermost query, or is raised at a part of it: its place, and that it is
+        final if no handler may catch it."""
+        frame = self.frame
+        if isinstance(error, BudgetError) and error is self.steps.spent and error.span is None:
+            error.span = frame.place(error) or self.span
+        if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
+            error.span = frame.place(error)
+        if isinstance(error, CANCELLATIONS) or not frame.may_catch(error, part):
+            self.final = error
+
+    def leave_query(self, number: int, error: BaseException | None = None) -> None:
+        """Goes back to the hole of this number, whose query has ended. After an exception the hole leaves no text."""
+        record = self.record
+        self.frames.pop()
+        record.depth -= 1
+        self.state = self.state._replace(part=number)
+        if error is None or isinstance(error, GeneratorExit | GivenUp):  # nobody reads on
+            return
+        if record.at is None:
+            self.generator.leave()
+            self.take_back()
+            self.keep()
+            record.add(number, Raised(error), prompt=self.state.text)
+        elif not isinstance(error, QueryError):
+            entry = record.next_entry(number, self.span)
+            if not isinstance(entry.answer, Raised):
+                refuse(f"raised {type(error).__name__}: {error}", self.span)
+            self.frame.decoration, self.context.prompt = None, entry.prompt
+
+    def take_back(self, rejected: Iterable[Step] = ()) -> None:
+        """Takes back the text of the innermost query's hole, which is left without a value. Rejected tokens stay in the
+        history."""
+        frame = self.frame
+        if frame.opened is not None:
+            self.state = noted(answered(frame.opened, self.state, "", "", self.ledger), rejected)
+            frame.opened = frame.decoration = None
 
     # Python ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from lmql_lite.engine.hole_decorators import decoration_of
 from lmql_lite.engine.nested import Caller, unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
-from lmql_lite.engine.record import Answer, Decorated, Entry, FromText, copied
+from lmql_lite.engine.record import Answer, Decorated, FromText, copied
 from lmql_lite.engine.replay import wake
 from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.state import State
@@ -216,7 +216,7 @@ async def bind(
     make the value anew from the `answer`, or from a copy of the value."""
     frame = branch.frame
     before = branch.state.text if frame.opened is None else frame.opened.text
-    if frame.settings.has_beams and answer is None:
+    if branch.record.is_kept and answer is None:
         answer = copied(value)
     if frame.decoration is not None and frame.opened is not None:
         value, other = await frame.decoration.finished(value, text, frame.environment)
@@ -232,10 +232,7 @@ async def bind(
     branch.filled += 1
     branch.ledger.events.append(events.HoleClosed(name, text, ending))
     branch.ledger.events.append(events.Bound(name, value))
-    if frame.settings.has_beams:
-        options = frame.options
-        entry = Entry(branch.state.part, answer, term=frame.term, options=options, prompt=before)
-        frame.record.entries.append(entry)
+    branch.record.add(branch.state.part, answer, term=frame.term, options=frame.options, prompt=before)
 
 
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
@@ -270,8 +267,8 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
     branch.state = chosen.state
     await bind(branch, op.name, chosen.value, chosen.text, "forced", chosen.text)
     frame.variables[f"P({op.name})"] = chosen.distribution
-    if frame.settings.has_beams:
-        frame.record.entries[-1] = replace(frame.record.entries[-1], shares=chosen.distribution)
+    if branch.record.is_kept:
+        branch.record.entries[-1] = replace(branch.record.entries[-1], shares=chosen.distribution)
 
 
 def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:

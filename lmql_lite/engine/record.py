@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lmql_lite.constraints.terms import Term
+from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import QueryError, Span
 from lmql_lite.options import Sampling
+
+
+class GivenUp(CancelledError):
+    """Cancellation of a branch that nobody reads any more. Its `finally` blocks and exits of `with` run."""
+
 
 CANCELLATIONS = (CancelledError, KeyboardInterrupt, GeneratorExit)
 """Exceptions that end the run from outside: no handler of the query catches them."""
@@ -49,10 +55,16 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """The answer of a query in a hole: its own record, and its text."""
+class Begun:
+    """The beginning of a query in a hole, with its settings."""
 
-    record: Record
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The answer of a query in a hole: its text. The value is that which its Python returns when it runs again."""
+
     text: str
 
 
@@ -74,16 +86,17 @@ class Decorated:
     text: str
 
 
-Answer = FromText | Copied | Called | Decorated | Raised | None
+Answer = FromText | Copied | Begun | Returned | Decorated | Raised | None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A question of the query's Python, and the answer: the number of a part, the values in a text, the condition of a
-    hole and the options of its own decoder, the whole text before, and the probabilities of the options of a
-    distribution."""
+    """A question of a query's Python, and the answer: the number of a part, the depth of the query (1 for the
+    outermost), the values in a text, the condition of a hole and the options of its own decoder, the whole text before,
+    and the probabilities of the options of a distribution."""
 
     number: int
+    depth: int
     answer: Answer = None
     values: tuple[Any, ...] = ()
     term: Term | None = None
@@ -100,17 +113,36 @@ def copied(value: Any) -> Copied:
 
 
 class Record:
-    """The entries of one query that is executed."""
+    """The entries of one branch, with those of the queries in its holes. Runs without beams have none."""
 
-    def __init__(self, entries: list[Entry] | None = None) -> None:
-        self.entries = entries or []
+    def __init__(self, *, is_kept: bool) -> None:
+        self.is_kept = is_kept
+        self.entries: list[Entry] = []
+        self.depth = 1
+        """Number of queries that are executed."""
         self.at: int | None = None
         """The next entry while the Python runs again."""
         self.managers: list[Span] = []
         """Places of open managers that cannot be entered again."""
 
     def fork(self) -> Record:
-        return Record(list(self.entries))
+        fork = Record(is_kept=True)
+        fork.entries, fork.depth = list(self.entries), self.depth
+        return fork
+
+    def add(
+        self,
+        number: int,
+        answer: Answer = None,
+        *,
+        values: tuple[Any, ...] = (),
+        term: Term | None = None,
+        options: Sampling | None = None,
+        prompt: str = "",
+    ) -> None:
+        """Adds a question of the innermost query."""
+        if self.is_kept:
+            self.entries.append(Entry(number, self.depth, answer, values, term, options, prompt))
 
     def remembering(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function `input`, whose lines are kept for forks."""
@@ -122,7 +154,7 @@ class Record:
                 return answer.anew(None)
             value = function(*arguments, **named)
             if isinstance(value, str):  # otherwise the line is awaited
-                self.entries.append(Entry(AWAITED, copied(value)))
+                self.add(AWAITED, copied(value))
             return value
 
         return line
@@ -150,9 +182,9 @@ class Record:
         except CANCELLATIONS:
             raise
         except BaseException as error:
-            self.entries.append(Entry(AWAITED, Raised(error)))
+            self.add(AWAITED, Raised(error))
             raise
-        self.entries.append(Entry(AWAITED, copied(value)))
+        self.add(AWAITED, copied(value))
         return value
 
     @property
@@ -163,14 +195,22 @@ class Record:
 
     @property
     def answers(self) -> list[tuple[int, Any]]:
-        """The answers, to compare with those of another branch."""
-        return [(entry.number, _compared(entry.answer)) for entry in self.entries if entry.answer is not None]
+        """The answers, to compare with those of another branch. Those of queries that have ended do not count."""
+        found, depth = list[tuple[int, Any]](), self.depth
+        for entry in reversed(self.entries):
+            if entry.depth <= depth:
+                depth = entry.depth
+                if entry.answer is not None:
+                    found.append((entry.number, _compared(entry.answer)))
+        return found
 
 
 def _compared(answer: Answer) -> Any:
     match answer:
-        case FromText(text) | Called(_, text) | Decorated(_, _, _, text):
+        case FromText(text) | Returned(text) | Decorated(_, _, _, text):
             return text
+        case Begun():
+            return None
         case Copied(value, None):
             return value
         case Raised(error):

@@ -6,18 +6,18 @@ It says nothing and asks no model. Every text, role, condition and awaited call 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from io import IOBase
 from typing import Any
 
+from lmql_lite.constraints.terms import Constant
 from lmql_lite.engine.branch import Ask, Branch, Frame
-from lmql_lite.engine.environment import Environment
 from lmql_lite.engine.hole_decorators import Decoration, decoration_of
-from lmql_lite.engine.nested import NestedCall, begun, called
-from lmql_lite.engine.record import Answer, Called, Copied, Decorated, Entry, FromText, Raised, Record, refuse
+from lmql_lite.engine.nested import Caller, begun, called
+from lmql_lite.engine.record import Answer, Begun, Copied, Decorated, Entry, FromText, Raised, Returned, refuse
 from lmql_lite.engine.tools.toolbox import own_decoder
 from lmql_lite.errors import InputError, QueryError
-from lmql_lite.program.ops import STEP, Hole, Program
+from lmql_lite.program.ops import Hole, Program
 from lmql_lite.program.symbols import MADE
 
 READ_ONCE = (Iterator, AsyncIterator, IOBase)
@@ -69,72 +69,95 @@ def same(one: Any, other: Any) -> bool:
 async def wake(branch: Branch) -> None:
     """Runs the Python of a fork's queries again, up to the open hole."""
     branch.sleeps = False
-    left, prompt = branch.steps.left, branch.context.prompt
-    environment = await branch.anew()
-    for frame, inner in zip(branch.frames, [*branch.frames[1:], None], strict=True):
-        caller = None if inner is None else inner.caller
-        number = branch.state.part if caller is None else caller.before.part
-        hole = await _replay(branch, frame, environment, number)
-        assert hole is not None, "a hole is open"
-        if inner is not None:
-            environment, _ = await begun(await _called(frame, hole))
-        else:
-            await _opened(branch, frame, hole)
+    record, number, left, prompt = branch.record, branch.state.part, branch.steps.left, branch.context.prompt
+    waiting, decoration = branch.frames, branch.frame.decoration
+    for frame in waiting:
+        frame.decoration = None
+    branch.frames, record.at, record.depth = waiting[:1], 0, 1
+    branch.frame.begin(await branch.anew())
+    error: BaseException | None = None
+    while True:
+        branch.context.prompt = record.prompt
+        ask = await _asked(branch, error)
+        if ask is not None:
+            branch.state = branch.state._replace(part=ask.number)
+        if ask is None or record.at == len(record.entries):
+            break
+        error = await _answered(branch, ask, waiting)
+    frame = branch.frame
+    if record.at < len(record.entries) or ask is None or ask.number != number or len(branch.frames) != len(waiting):
+        refuse("took another way", frame.program.parts[ask.number].span if ask else frame.program.span)
+    record.at = None
+    hole = frame.program.parts[ask.number]
+    assert isinstance(hole, Hole), "a hole is open"
+    if decoration is not None:
+        frame.decoration = await _decorated(branch, hole)
+        for each in decoration.told:
+            await frame.decoration.tell(each, frame.environment)
+    if branch.hole is not None and hole.type is not None and hole.type.spec is None:
+        branch.hole.retype((await frame.typed(hole)).type)
     branch.steps.left, branch.context.prompt = left, prompt
 
 
-async def _replay(branch: Branch, frame: Frame, environment: Environment, number: int | None = None) -> Hole | None:
-    """Runs the Python of a query up to the open hole, which has this number; without a number, to its end."""
-    frame.begin(environment)
-    environment["context"], environment[STEP] = branch.context, branch.steps.take
-    record = frame.record
-    record.at, error = 0, None
-    while True:
-        branch.context.prompt = record.prompt
-        ask = await _asked(frame, error)
-        error = None
-        if ask is None or record.at == len(record.entries):
-            break
-        part = frame.program.parts[ask.number]
-        entry = record.next_entry(ask.number, part.span)
-        if isinstance(entry.answer, Raised):
-            error = entry.answer.error
-        elif isinstance(part, Hole):
-            value = await _value(branch, frame, part, entry.answer, entry)
-            environment[part.name] = frame.variables[part.name] = value
-            if entry.shares is not None:
-                frame.variables[f"P({part.name})"] = entry.shares
-        elif ask.values != entry.values:
-            one, other = next(pair for pair in zip(ask.values, entry.values, strict=True) if pair[0] != pair[1])
-            refuse(f"said {one!r} instead of {other!r}", part.span)
-    if record.at < len(record.entries) or (ask and ask.number) != number:
-        refuse("took another way", frame.program.parts[ask.number].span if ask else frame.program.span)
-    record.at = None
-    hole = frame.program.parts[ask.number] if ask else None
-    return hole if isinstance(hole, Hole) else None
-
-
-async def _asked(frame: Frame, error: BaseException | None) -> Ask | None:
+async def _asked(branch: Branch, error: BaseException | None) -> Ask | None:
     """The next part that the Python asks for."""
     raised: BaseException | None = None
     try:
-        ask = await frame.resume(error)
+        ask = await branch.resume(error)
     except QueryError:
         raise
     except Exception as problem:
         raised = problem
     if raised is not None:
+        frame = branch.frame
         refuse(f"raised {type(raised).__name__}: {raised}", frame.place(raised) or frame.program.span)
-    frame.asked = None
+    branch.asked = None
     return ask
 
 
-async def _value(branch: Branch, frame: Frame, hole: Hole, answer: Answer, entry: Entry) -> Any:
-    """The value of a hole that was filled, made anew."""
+async def _answered(branch: Branch, ask: Ask, waiting: Sequence[Frame]) -> BaseException | None:
+    """Gives the Python the recorded answer of a part, or returns an exception to raise there. `waiting` are the queries
+    that have not ended."""
+    frame, at = branch.frame, branch.record.at
+    part = frame.program.parts[ask.number]
+    entry = branch.record.next_entry(ask.number, part.span)
+    match entry.answer:
+        case Raised(error):
+            return error
+        case Begun(settings):
+            assert isinstance(part, Hole), "a query fills a hole"
+            if part.decorators:
+                frame.decoration = await _decorated(branch, part)
+            hole, nested = await called(part, frame.python)
+            if nested is None:
+                refuse(f"called no query for [{hole.name}]", hole.span)
+            environment, _ = await begun(nested)
+            inner = next((each for each in waiting[1:] if each.begun == at), None)
+            if inner is None:
+                caller = Caller(hole, nested, Constant(True), branch.state)
+                inner = Frame(branch, nested.program, environment, settings, settings.sampling(), caller)
+            else:
+                inner.begin(environment)
+            branch.called = inner
+        case answer if isinstance(part, Hole):
+            value = await _value(branch, part, answer, entry, ask.ended)
+            frame.environment[part.name] = frame.variables[part.name] = value
+            if entry.shares is not None:
+                frame.variables[f"P({part.name})"] = entry.shares
+        case _ if ask.values != entry.values:
+            one, other = next(pair for pair in zip(ask.values, entry.values, strict=True) if pair[0] != pair[1])
+            refuse(f"said {one!r} instead of {other!r}", part.span)
+    return None
+
+
+async def _value(branch: Branch, hole: Hole, answer: Answer, entry: Entry, ended: Frame | None) -> Any:
+    """The value of a hole that was filled, made anew. A query that filled it has `ended`."""
+    frame = branch.frame
     match answer:
         case Decorated(inner, before, told, text):
-            decoration = await _decorated(branch, frame, hole)
-            value = await _value(branch, frame, hole, inner, entry)
+            decoration = frame.decoration or await _decorated(branch, hole)
+            frame.decoration = None
+            value = await _value(branch, hole, inner, entry, ended)
             for each in told:
                 await decoration.tell(each, frame.environment)
             value, other = await decoration.finished(value, before, frame.environment)
@@ -152,49 +175,29 @@ async def _value(branch: Branch, frame: Frame, hole: Hole, answer: Answer, entry
             if hole.type is not None and hole.type.spec is not None:
                 return hole.type.spec.convert(text)
             return MADE[hole.number](text) if hole.number else text
-        case Called(record, text):
-            return await _returned(branch, frame, hole, record, text)
+        case Returned(text):
+            return _returned(hole, ended, text)
         case Copied():
             return answer.anew(hole.span)
     raise AssertionError("a hole was filled")
 
 
-async def _called(frame: Frame, hole: Hole) -> NestedCall:
-    _, nested = await called(hole, frame.python)
-    if nested is None:
+def _returned(hole: Hole, ended: Frame | None, text: str) -> Any:
+    """The value of a query in a hole, whose Python ran again."""
+    if ended is None or ended.caller is None:
         refuse(f"called no query for [{hole.name}]", hole.span)
-    return nested
-
-
-async def _returned(branch: Branch, frame: Frame, hole: Hole, record: Record, text: str) -> Any:
-    """The value of a query in a hole, whose Python runs again to its end."""
-    nested = await _called(frame, hole)
-    environment, _ = await begun(nested)
-    inner = Frame(branch, nested.program, environment, frame.settings, frame.sampling)
-    inner.record = record.fork()
-    await _replay(branch, inner, environment)
-    returned = inner.returned
+    returned, typed = ended.returned, ended.caller.nested.typed
     if not returned:
         return text
-    value = returned[0] if nested.typed is None else nested.typed(returned[0])
+    value = returned[0] if typed is None else typed(returned[0])
     if str(value) != text:
         refuse(f"returned {str(value)!r} instead of {text!r}", hole.span)
     return value
 
 
-async def _decorated(branch: Branch, frame: Frame, hole: Hole) -> Decoration:
+async def _decorated(branch: Branch, hole: Hole) -> Decoration:
     """The decorators of a hole, which have begun again."""
-    decoration = await decoration_of(hole, frame.python, branch.context)
+    decoration = await decoration_of(hole, branch.frame.python, branch.context)
     assert decoration is not None, "the hole has decorators"
-    await decoration.fixed(frame.environment)
+    await decoration.fixed(branch.frame.environment)
     return decoration
-
-
-async def _opened(branch: Branch, frame: Frame, hole: Hole) -> None:
-    """The open hole, with the type and the decorators of this branch."""
-    if frame.decoration is not None:
-        told, frame.decoration = frame.decoration.told, await _decorated(branch, frame, hole)
-        for each in told:
-            await frame.decoration.tell(each, frame.environment)
-    if branch.hole is not None and hole.type is not None and hole.type.spec is None:
-        branch.hole.retype((await frame.typed(hole)).type)

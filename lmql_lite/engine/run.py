@@ -15,15 +15,14 @@ from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
 from lmql_lite.engine.local import LocalFill, Way
 from lmql_lite.engine.nested import Elsewhere, called
-from lmql_lite.engine.path import answered
-from lmql_lite.engine.record import CANCELLATIONS, Entry, Raised
+from lmql_lite.engine.record import CANCELLATIONS, GivenUp, Raised
 from lmql_lite.engine.replay import Inputs, wake
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings, header
-from lmql_lite.engine.state import State, noted
+from lmql_lite.engine.state import State
 from lmql_lite.engine.subquery import call, return_value
 from lmql_lite.engine.tracebacks import from_query, unwrapped
-from lmql_lite.errors import BudgetError, ConstraintError, InputError, ModelError
+from lmql_lite.errors import BudgetError, ConstraintError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole, Program, PromptText, Turn
@@ -57,8 +56,8 @@ class Run:
 
     def begin(self) -> tuple[events.Started, Branch]:
         """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
-        first = Branch(self.generator, self.steps, self._anew)
-        first.begin(Frame(first, self._program, self._environment, self.settings, self._sampling))
+        first = Branch(self.generator, self.steps, self._anew, forks=self.settings.has_beams)
+        first.frames.append(Frame(first, self._program, self._environment, self.settings, self._sampling))
         if self._before:
             first.state = first.state.say(self._before)
             first.say(events.Text(self._before))
@@ -165,16 +164,15 @@ class Run:
         if branch.is_over:
             return
         if branch.sleeps or not branch.has_last_words:
-            for frame in reversed(branch.frames):
-                frame.close()
+            branch.close()
             return
         try:
-            await self._raised(branch, GeneratorExit(), by_handlers=False)
+            await self._raised(branch, GivenUp())
             for _ in range(LAST_STEPS):
                 if branch.is_over:
                     break
                 await self.step(branch)
-        except GeneratorExit:
+        except GivenUp:
             pass
 
     def result(self, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
@@ -196,24 +194,26 @@ class Run:
     # Parts of prompts -----------------------------------------------------------------------------------------------
 
     async def _advance(self, branch: Branch) -> None:
-        frame = branch.frame
-        ask = frame.asked if frame.asked or frame.is_over else await frame.resume()
+        ask = branch.asked if branch.asked or branch.has_ended else await branch.resume()
         if ask is None:
-            await self._end(branch)
+            returned = branch.frame.returned
+            branch.value = returned[0] if returned else None
+            branch.state = await branch.generator.finish(branch.state)
+            branch.is_over = True
             return
-        frame.asked = None
+        branch.asked = None
         branch.state = branch.state._replace(part=ask.number)
-        part = frame.program.parts[ask.number]
+        part = branch.frame.program.parts[ask.number]
         if isinstance(part, Hole):
-            await self._hole(branch, part)
+            await (self._hole(branch, part) if ask.ended is None else return_value(branch, ask.ended))
             return
         prompt = branch.state.text
         if isinstance(part, Turn):
             branch.state = branch.generator.turn(branch.state, part.role, part.span)
         else:
             self._text(branch, part, ask.values)
-        if self.settings.has_beams:
-            frame.record.entries.append(Entry(ask.number, values=ask.values, prompt=prompt))
+        if branch.record.is_kept:
+            branch.record.add(ask.number, values=ask.values, prompt=prompt)
 
     def _text(self, branch: Branch, text: PromptText, values: tuple[Any, ...]) -> None:
         """Adds literals and values to the prompt. A list of messages becomes turns of the chat."""
@@ -257,16 +257,6 @@ class Run:
                 return
         await open_hole(branch, op)
 
-    async def _end(self, branch: Branch) -> None:
-        """Ends the innermost query, or the branch."""
-        returned = branch.frame.returned
-        if branch.frame.caller is not None:
-            await return_value(branch, returned)
-        else:
-            branch.value = returned[0] if returned else None
-            branch.state = await branch.generator.finish(branch.state)
-            branch.is_over = True
-
     # Exceptions -----------------------------------------------------------------------------------------------------
 
     async def _guarded(self, branch: Branch, work: Awaitable[None]) -> None:
@@ -283,52 +273,34 @@ class Run:
                 raised = None
         branch.keep()
 
-    async def _raised(self, branch: Branch, error: BaseException, *, by_handlers: bool = True) -> None:
+    async def _raised(self, branch: Branch, error: BaseException) -> None:
         """Moves to the query's handler of an exception. Without a handler, raises it or the one that replaced it.
 
-        A hole or a query that is left without a value leaves no text.
+        A hole that is left without a value leaves no text.
         """
-        part = branch.part if branch.frame.is_under_way else None
-        if self.steps.spent is error:
-            self.steps.spent.span = branch.frame.place(error) or branch.span
-        if not by_handlers or not branch.frame.may_catch(error, part) or isinstance(error, CANCELLATIONS):
-            branch.final = error
+        branch.failed(error, branch.part if branch.is_under_way else None)
         error = unwrapped(error)
         hole, branch.hole = branch.hole, None
-        rejected = hole.fill.give_up(branch.state) if hole else []
-        while True:
-            frame = branch.frame
-            if frame.opened is not None:
-                branch.state = noted(answered(frame.opened, branch.state, "", "", branch.ledger), rejected)
-                rejected, frame.opened, frame.decoration = [], None, None
-            if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
-                error.span = frame.place(error)
-            error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
-            if branch.sleeps:
-                await wake(branch)
+        branch.take_back(hole.fill.give_up(branch.state) if hole else ())
+        if branch.sleeps:
+            await wake(branch)
+        file = branch.frames[0].program.span.name
+        error.__traceback__ = trace = from_query(error.__traceback__, file)
+        if branch.is_under_way:
+            branch.record.add(branch.state.part, Raised(error), term=branch.frame.term, prompt=branch.state.text)
             other: BaseException | None = None
-            if frame.is_under_way:
-                if self.settings.has_beams:
-                    raising = Entry(branch.state.part, Raised(error), term=frame.term, prompt=branch.state.text)
-                    frame.record.entries.append(raising)
-                trace = error.__traceback__
-                try:
-                    await frame.resume(error)
-                except BaseException as raised:
-                    other = raised
-                if other is None:
-                    return
-                if other is error:  # nothing of the query handled it
-                    error.__traceback__ = trace or other.__traceback__
-                else:
-                    error = unwrapped(other)
-                other = None
-                error.__traceback__ = from_query(error.__traceback__, frame.program.span.name)
-            if frame.caller is None:
-                break
-            branch.state = branch.state._replace(part=frame.caller.before.part)
-            branch.frames.pop()
-            branch.generator.leave()
+            try:
+                await branch.resume(error)
+            except BaseException as raised:
+                other = raised
+            if other is None:
+                return
+            if other is error:  # nothing of the query handled it
+                error.__traceback__ = trace or other.__traceback__
+            else:
+                error = unwrapped(other)
+            other = None
+            error.__traceback__ = from_query(error.__traceback__, file)
         if isinstance(error, BudgetError) and error.partial is None and not self.settings.has_beams:
             branch.state = await branch.generator.finish(branch.state)
             error.partial = self.result(branch)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
@@ -69,12 +69,11 @@ class Session:
     0
     """
 
-    recording: ClassVar[Recording | None] = None
-    """Recording that replaces the caches of all runs of the process while a test runs."""
-
     def __init__(self, model: str | Model | None = None) -> None:
         self.default = model
         """Model of runs that name none; None for that of LQ_MODEL, or else demo with a notice."""
+        self.recording: Recording | None = None
+        """Recording that replaces the caches of its runs; that of the default session is for all that have none."""
         self._models: dict[str, Model] = {}
         self._memory = ModelTrees()
         self._local: dict[str, LocalModel] = {}
@@ -151,7 +150,7 @@ class Session:
         first = (*first, *opened.settings.notices)
         run = opened.run
         is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
-        recorded = None if self.recording is None else opened.recorded(self.recording)
+        recorded = opened.recorded()
         try:
             yield [started, *map(events.Notice, first)]
             while not run.is_over:
@@ -169,8 +168,8 @@ class Session:
             yield [last.noting((*first, *shown)) if first or shown else last]
         except BaseException as error:
             await run.close(error)
-            if isinstance(error, CacheError) and self.recording is not None:
-                raise self.recording.stale(error) from None
+            if isinstance(error, CacheError) and opened.recording is not None:
+                raise opened.recording.stale(error) from None
             raise
         else:
             await run.close(None)
@@ -192,15 +191,15 @@ class Session:
         environment = environment_of(program, inputs)
         if settings.given or program.prologue or program.decoder or program.options:
             settings = settings.over(await header(program, environment))
-        if self.recording is not None:
-            settings = self.recording.over(settings)
+        if (recording := self.recording or default_session().recording) is not None:
+            settings = recording.over(settings)
         if calls is not None:
             calls.options = settings.given
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
-        trees = None if settings.is_isolated else await self._trees(settings)
+        trees = None if settings.is_isolated else await self._trees(settings, recording)
         found = self.model(model)
-        if not getattr(found, "use_caches", True) and self.recording is None:
+        if not getattr(found, "use_caches", True) and recording is None:
             settings, trees = settings.without_caches(), None
         if settings.has_beams and isinstance(found, Completer):
             raise InputError(
@@ -219,7 +218,7 @@ class Session:
         ledger = begun()
         if settings.blocks != EXACT:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
-        entry = await self._entry(found, known, ledger, replays=replays)
+        entry = await self._entry(found, known, ledger, recording)
         fresh = None
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes, records=True)
@@ -247,7 +246,7 @@ class Session:
         sources += [trees.notices] if trees is not None and trees.has_file else []
         if trees is not None and not reads_only:
             trees.begin()
-        return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities)
+        return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, recording)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""
@@ -281,11 +280,11 @@ class Session:
                     return last.result
         raise AssertionError("a run ends with Finished or raises")
 
-    async def _trees(self, settings: Settings) -> ModelTrees:
-        """The trees of a run: in memory, or of a file with the latest entries of other processes. Raises CacheError for
-        a file of another format."""
-        if self.recording is not None:
-            return await self.recording.trees()
+    async def _trees(self, settings: Settings, recording: Recording | None) -> ModelTrees:
+        """The trees of a run: in memory, of a recording, or of a file with the latest entries of other processes.
+        Raises CacheError for a file of another format."""
+        if recording is not None:
+            return await recording.trees()
         cache, reads_only = settings.cache, settings.cache_mode in ("ro", "replay")
         if not isinstance(cache, TokenCache) or cache.path is None:
             if reads_only:
@@ -324,15 +323,17 @@ class Session:
             schedulers[model] = model.scheduler(trees.tree(model.fingerprint))
         return schedulers[model]
 
-    async def _entry(self, model: Model, trees: ModelTrees | None, ledger: Ledger, *, replays: bool) -> SharedModel:
+    async def _entry(
+        self, model: Model, trees: ModelTrees | None, ledger: Ledger, recording: Recording | None
+    ) -> SharedModel:
         """A model with everything that its runs share. `ledger` pays for the probe; a replay does not probe."""
         if here := self._local.get(getattr(model, "fingerprint", "")):  # faster than the check of a protocol
             return here
         if isinstance(model, Completer):
             earlier = self._capabilities.known(trees, model) if trees else None
-            if replays and earlier is None and self.recording is not None:
-                raise self.recording.stale(CacheError(f"it knows nothing of {model.place}"))
-            found = earlier if replays else None
+            if ledger.replays and earlier is None and recording is not None:
+                raise recording.stale(CacheError(f"it knows nothing of {model.place}"))
+            found = earlier if ledger.replays else None
             capabilities = found or await ledger.probed(partial(model.probe, earlier))
             known = self._servers.get(model)
             if known is None or known.fingerprint != capabilities.fingerprint:
@@ -342,7 +343,8 @@ class Session:
 
     async def capabilities(self, model: Completer, settings: Settings) -> Capabilities | None:
         """Capabilities of a server if they are free; None if a probe would cost money."""
-        trees = None if settings.is_isolated else await self._trees(settings)
+        recording = self.recording or default_session().recording
+        trees = None if settings.is_isolated else await self._trees(settings, recording)
         try:
             return await Ledger(0, Budget(max_requests=0)).probed(
                 partial(model.probe, self._capabilities.known(trees, model) if trees else None)
@@ -365,6 +367,7 @@ class Opened:
     reads_only: bool
     sources: list[Sequence[str]]
     capabilities: CapabilityCache
+    recording: Recording | None
 
     def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
         """Notices that are not shown yet."""
@@ -372,12 +375,12 @@ class Opened:
         shown.update(dict.fromkeys(new))
         return [events.Notice(notice) for notice in new]
 
-    def recorded(self, recording: Recording) -> RecordedRun | None:
-        """The record of these runs for a recording; None without a cache."""
-        if self.trees is None:
+    def recorded(self) -> RecordedRun | None:
+        """The record of these runs for the recording; None without one, and without a cache."""
+        if self.trees is None or self.recording is None:
             return None
         vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
-        return recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
+        return self.recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
 
     async def keep(self) -> None:
         """Stores the new entries of the runs."""

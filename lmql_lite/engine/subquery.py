@@ -1,4 +1,4 @@
-"""Queries in holes of other queries (S26): called on the text as it is, and answered."""
+"""Queries in holes of other queries (S26): awaited calls, which continue the text so far."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check
 from lmql_lite.engine.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, begun
 from lmql_lite.engine.path import answered
-from lmql_lite.engine.record import Called
+from lmql_lite.engine.record import Returned
 from lmql_lite.errors import QueryError
 from lmql_lite.program.ops import Hole
 
 
 async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewhere | None) -> None:
-    """Calls the query that fills a hole; it continues the text so far. `elsewhere` runs one with a model of its own."""
+    """Gives the query's Python the query that fills a hole. `elsewhere` runs one with a model of its own."""
     if len(branch.frames) >= MOST_DEEP:
         raise QueryError(
             f"queries are nested more than {MOST_DEEP} deep, here by {nested.name} for [{op.name}]",
@@ -37,34 +37,24 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
             return
     frame = Frame(branch, nested.program, environment, settings, settings.sampling(), caller)
     frame.held_back = [] if nested.returns or branch.is_guarded else None
-    branch.begin(frame)
+    branch.called = frame
 
 
-async def return_value(branch: Branch, returned: tuple[Any, ...] | None) -> None:
-    """Returns from the innermost query to the hole that called it: a value, or none."""
-    frame = branch.frames.pop()
-    caller = frame.caller
+async def return_value(branch: Branch, frame: Frame) -> None:
+    """Gives the hole that called a query its value: that which the query returned, or its text."""
+    caller, returned = frame.caller, frame.returned
     assert caller is not None, "a hole has called the query"
     if returned:
-        await _answer(branch, caller, returned[0], frame)
+        await _answer(branch, caller, returned[0], is_recorded=True)
         return
     text = branch.state.text[len(caller.before.text) :]  # the text stays, and is the value
-    branch.state = branch.state._replace(part=caller.before.part)
     for event in frame.held_back or ():
         branch.say(event)
     await check(branch, caller.op, caller.objects(text, branch.generator.count), text, text, "the query")
-    await bind(
-        branch,
-        caller.op.name,
-        text,
-        text,
-        "forced",
-        "",
-        None if branch.frame.decoration else Called(frame.record, text),
-    )
+    await bind(branch, caller.op.name, text, text, "forced", "", Returned(text))
 
 
-async def _answer(branch: Branch, caller: Caller, value: Any, frame: Frame | None = None) -> None:
+async def _answer(branch: Branch, caller: Caller, value: Any, *, is_recorded: bool = False) -> None:
     """Replaces the text of a query by its value."""
     if caller.nested.typed is not None:
         value = caller.nested.typed(value)
@@ -73,5 +63,4 @@ async def _answer(branch: Branch, caller: Caller, value: Any, frame: Frame | Non
     branch.state = answered(caller.before, branch.state, text, name, branch.ledger)
     broken = caller.objects(text, branch.generator.count)
     await check(branch, caller.op, broken, value, text, "the query")
-    answer = None if frame is None else Called(frame.record, text)
-    await bind(branch, name, value, text, "forced", text, answer)
+    await bind(branch, name, value, text, "forced", text, Returned(text) if is_recorded else None)

@@ -89,7 +89,7 @@ def lq_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
     """
     from lmql_lite.engine.blocking import blocking
     from lmql_lite.engine.recording import Recording
-    from lmql_lite.engine.session import Session
+    from lmql_lite.engine.session import default_session
 
     item: pytest.Item = request.node
     if SHARED in item.stash:
@@ -101,11 +101,12 @@ def lq_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
         path, config.getoption("--lq-record"), older=path.with_suffix(OLDER), name=_relative(path, config),
         remedy=remedy,
     )  # fmt: skip
-    before, Session.recording = Session.recording, recording
+    session = default_session()
+    before, session.recording = session.recording, recording
     try:
         yield recording
     finally:
-        Session.recording = before
+        session.recording = before
         if not recording.replays:
             blocking(recording.close(keep=item.stash.get(PASSED, False)))
         if recording.asked or recording.kept:

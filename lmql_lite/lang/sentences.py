@@ -103,6 +103,8 @@ def lowered(sentence: str) -> str:
 def said_by_compiler(message: str) -> tuple[str, str | None]:
     """Sentence and hint for an error of Python's compiler. A query is not a function, so that its message for a `yield`
     would mislead."""
+    if "statically nested" in message:
+        return "more blocks stand inside one another here than Python's compiler allows", "move some into a function"
     word = message.split("'")[1] if message.count("'") > 1 else message.partition(" ")[0]
     if ("outside" in message and "function" in message) or "at module level" in message:
         return f"'{word}' can stand only inside a function, and a query is not a function", None

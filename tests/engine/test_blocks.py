@@ -312,7 +312,7 @@ finally:
         await stream.aclose()
 
     asyncio.run(some())
-    assert log == ["in", "out GeneratorExit", "finally"]
+    assert log == ["in", "out GivenUp", "finally"]
 
 
 def test_a_run_that_is_cancelled_runs_what_runs_in_any_case() -> None:

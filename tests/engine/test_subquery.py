@@ -384,3 +384,102 @@ def test_a_decorator_gives_a_value_of_as_many_tokens_as_spell_it() -> None:
     assert lq.run_sync('"[@fixed X]" where len(TOKENS(X)) == 3', given, model=model)["X"] == "abc"
     with pytest.raises(lq.ConstraintError, match=r"a decorator gave 'abc'"):
         lq.run_sync('"[@fixed X]" where len(TOKENS(X)) == 2', given, model=model)
+
+
+CALLED = '''@query
+async def called(items):
+    """lq
+    {}
+    """
+"1"
+"2"
+"""3"""
+{}
+'''
+AFTER = '"[Z]" where len(Z) == 2'
+DECODERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"decoder": "sample", "seed": 1},
+    {"decoder": "beam", "n": 3},
+    {"decoder": "best_k", "n": 2},
+)
+
+
+def all_of(body: str, caller: str, decoder: dict[str, Any], inputs: dict[str, Any] | None = None) -> list[lq.Result]:
+    source = CALLED.format(body.replace("\n", "\n    "), caller)
+    answer: Any = lq.run_sync(source, inputs or {}, model="demo", session=lq.Session(), **decoder)
+    results = answer if isinstance(answer, list) else [answer]
+    for each in results:
+        each.check_ledger()
+    return results
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_query_without_prompts_may_await_and_return(decoder: dict[str, Any]) -> None:
+    body = "import asyncio\nb = await asyncio.sleep(0, items * 2)\nreturn b"
+    for result in all_of(body, f'"[X: called(3)]"\n{AFTER}', decoder):
+        assert result["X"] == 6 and result.prompt.startswith("1236")
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_query_with_a_decoder_of_its_own_may_be_called_before_a_fork(decoder: dict[str, Any]) -> None:
+    body = 'sample(temperature=0.5)\n"<[A]>" where len(A) == 2\nreturn A'
+    for result in all_of(body, f'"[X: called(3)]"\n{AFTER}\nreturn X + Z', decoder):
+        assert result.value == result["X"] + result["Z"] == result.prompt[3:]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_handler_sees_no_text_of_a_query_that_failed(decoder: dict[str, Any]) -> None:
+    body = '"<[A]>" where len(A) == 2\nitems.append(A)\nraise ValueError(A)'
+    caller = (
+        f'xs = []\ntry:\n    "[X: called(xs)]"\nexcept ValueError as e:\n    "({{context.prompt}})"\n{AFTER}\nreturn xs'
+    )
+    for result in all_of(body, caller, decoder):
+        assert result.prompt.startswith("123(123)") and len(result.value) == 1 and "X" not in result
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_what_a_query_does_to_an_argument_is_done_once_in_each_branch(decoder: dict[str, Any]) -> None:
+    body = '"[A]" where len(A) == 1\nitems.append(A)\n"[B]" where len(B) == 1\nreturn A + B'
+    for result in all_of(body, f'xs = []\n"[X: called(xs)]"\n{AFTER}\nreturn xs', decoder):
+        assert result.value == [result["X"][0]]
+
+
+def test_a_decorator_of_a_query_in_a_hole_decorates_no_later_hole() -> None:
+    caller = f'try:\n    "[@up X: called(1)]"\nexcept ValueError:\n    "no"\n{AFTER}'
+    body = '"[A]" where len(A) == 1\nraise ValueError(A)'
+    inputs = {"up": lambda value: "UP"}
+    for result in all_of(body, caller, {"decoder": "beam", "n": 3}, inputs):
+        assert result["Z"] != "UP"
+
+
+def test_a_traceback_has_the_line_of_the_call() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        all_of('"[A]" where len(A) == 1\n1 / 0', '"[X: called(1)]"', {})
+    lines = [frame.lineno for frame in caught.traceback if str(frame.path).endswith("<query>")]
+    assert len(lines) == 2 and lines[0] > lines[1]
+
+
+def test_a_called_query_of_a_run_that_is_left_runs_its_finally() -> None:
+    log: list[str] = []
+    body = (
+        'try:\n    "[A]" where len(A) == 1\n    "[B]" where len(B) == 1\nfinally:\n    "end"\n    items.append("inner")'
+    )
+    source = CALLED.format(
+        body.replace("\n", "\n    "), 'try:\n    "[X: called(log)]"\nfinally:\n    log.append("outer")'
+    )
+
+    async def some() -> None:
+        async with aclosing(lq.compile(source).stream({"log": log}, model="demo", session=lq.Session())) as stream:
+            async for event in stream:
+                if isinstance(event, events.HoleClosed):
+                    break
+
+    asyncio.run(some())
+    assert log == ["inner", "outer"]
+
+
+def test_a_called_query_that_waits_for_the_other_branches_is_refused() -> None:
+    body = '"[A]" where len(A) == 1\nawait items.acquire()\n"[B]" where len(B) == 1\nreturn A + B'
+    with pytest.raises(lq.QueryError, match=r"waits in Lock.acquire"):
+        all_of(body, f'"[X: called(lock)]"\n{AFTER}', {"decoder": "beam", "n": 2}, {"lock": asyncio.Lock()})

@@ -11,7 +11,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache.tokens.inspect import read_file, write_new
-from lmql_lite.engine.session import Session
+from lmql_lite.engine.session import default_session
 from lmql_lite.errors import CacheError
 from tests.conftest import ROOT
 from tests.servers.kinds import OPENAI_CHAT, VLLM, Config
@@ -67,7 +67,7 @@ def test_a_recorded_test_asks_nothing(tests: Tests) -> None:
     replayed.assert_outcomes(passed=1)
     assert "lq recordings" not in replayed.stdout.str()
     assert FILE.read_bytes() == before
-    assert Session.recording is None
+    assert default_session().recording is None
 
 
 def test_an_edited_prompt_asks_for_what_follows_the_edit_and_the_report_says_what(tests: Tests) -> None:

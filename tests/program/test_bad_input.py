@@ -52,6 +52,15 @@ def test_every_clause_that_is_wrong_is_named() -> None:
     assert [problem.span.line for problem in caught.value.problems if problem.span] == [1, 2, 3]
 
 
+def test_blocks_inside_one_another_are_at_most_as_many_as_python_allows() -> None:
+    loops = "".join(f"{' ' * at}for a{at} in [1]:\n" for at in range(21))
+    with pytest.raises(
+        lq.QueryError, match="more blocks stand inside one another here than Python's compiler allows"
+    ) as caught:
+        lq.compile(f'{loops}{" " * 21}"[X]"')
+    assert caught.value.hint == "move some into a function" and caught.value.span is not None
+
+
 # Names that are there without an import ----------------------------------------------------------------------------
 
 

@@ -294,9 +294,9 @@ class BeamSearch(Decoder):
                 done, left = await asyncio.wait(left, timeout=PATIENCE)
                 held = [beam.branch for beam, task in zip(beams, tasks, strict=True) if task in left]
                 is_alone = self._numbers == 1  # without a fork there is nobody to wait for
-                if not (done or is_alone) and all(branch.frame.waits_for_others for branch in held):
+                if not (done or is_alone) and all(branch.waits_for_others for branch in held):
                     raise QueryError(
-                        f"a branch of the run waits in {held[0].frame.waits_for_others}(), and all others wait for it",
+                        f"a branch of the run waits in {held[0].waits_for_others}(), and all others wait for it",
                         span=held[0].span,
                         hint="leave locks and queues to functions that the query calls, or use argmax or sample",
                     )
@@ -467,9 +467,7 @@ def place_of(branch: Branch) -> Hashable:
 
 def are_equal(one: Branch, other: Branch) -> bool:
     """True if two branches at the same place have the same answers, of which their Python is a function."""
-    return all(
-        same(mine.record.answers, its.record.answers) for mine, its in zip(one.frames, other.frames, strict=True)
-    )
+    return same(one.record.answers, other.record.answers)
 
 
 DECODING = BeamSearch
