@@ -10,23 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from lmql_lite.cache.tokens.bytes import VOCABULARY, ByteTree, CacheKey
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.cache.tokens.tree import TokenTree
+from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.models.base import Capabilities, Completer
 
 PLAIN = CacheKey()
-
-
-class Trees(Protocol):
-    """Trees of one cache."""
-
-    def tree(self, fingerprint: str) -> TokenTree: ...
-
-    async def save(self, fingerprint: str, name: str, vocabulary_size: int) -> bool: ...
 
 
 class CapabilityCache:
@@ -36,11 +28,11 @@ class CapabilityCache:
         self._read: WeakKeyDictionary[TokenTree, tuple[Node, Capabilities | None]] = WeakKeyDictionary()
         """Latest entry of each tree, and the node after it."""
 
-    def known(self, trees: Trees, completer: Completer) -> Capabilities | None:
+    def known(self, trees: ModelTrees, completer: Completer) -> Capabilities | None:
         """The latest capabilities found; None if there are none."""
         return self._last(trees.tree(_name(completer)))[1]
 
-    async def keep(self, trees: Trees, completer: Completer) -> None:
+    async def keep(self, trees: ModelTrees, completer: Completer) -> None:
         """Stores the capabilities for later processes, if they are new."""
         tree = trees.tree(_name(completer))
         node, before = self._last(tree)

@@ -75,10 +75,6 @@ class Caller:
     term: Term
     before: State
 
-    def objects(self, value: str, count: typing.Callable[[str], int]) -> Objection | None:
-        """The part of the condition that the query's value breaks."""
-        return unmet(self.op, self.term, value, count)
-
 
 def unmet(op: Hole, term: Term, value: str, count: typing.Callable[[str], int]) -> Objection | None:
     """The part of a hole's condition that a text breaks, None if it meets all. `count` returns the number of tokens of

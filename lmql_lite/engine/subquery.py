@@ -8,7 +8,7 @@ from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check
-from lmql_lite.engine.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, begun
+from lmql_lite.engine.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, begun, unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.record import Returned
 from lmql_lite.errors import QueryError
@@ -33,7 +33,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
         other = await elsewhere(nested, settings, branch.state.text)
         if other is not None:
             text = other.prompt[len(branch.state.text) :]
-            await _answer(branch, caller, other.value if nested.returns else text)
+            await _answer(branch, caller, (other.value if nested.returns else text,), is_here=False)
             return
     frame = Frame(branch, nested.program, environment, settings, settings.sampling(), caller)
     frame.held_back = [] if nested.returns or branch.is_guarded else None
@@ -41,26 +41,25 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
 
 
 async def return_value(branch: Branch, frame: Frame) -> None:
-    """Gives the hole that called a query its value: that which the query returned, or its text."""
-    caller, returned = frame.caller, frame.returned
-    assert caller is not None, "a hole has called the query"
+    """Gives the hole that called a query its value, after the query has ended."""
+    assert frame.caller is not None, "a hole has called the query"
+    returned = frame.returned or ()
+    if not returned:
+        for event in frame.held_back or ():
+            branch.say(event)
+    await _answer(branch, frame.caller, returned, is_here=True)
+
+
+async def _answer(branch: Branch, caller: Caller, returned: tuple[Any, ...], *, is_here: bool) -> None:
+    """Fills the hole with the value that a query returned, which replaces its text; without one the text stays, and is
+    the value. `is_here`: the query had the model of the run."""
+    op, before = caller.op, caller.before
+    value = text = branch.state.text[len(before.text) :]
     if returned:
-        await _answer(branch, caller, returned[0], is_recorded=True)
-        return
-    text = branch.state.text[len(caller.before.text) :]  # the text stays, and is the value
-    for event in frame.held_back or ():
-        branch.say(event)
-    await check(branch, caller.op, caller.objects(text, branch.generator.count), text, text, "the query")
-    await bind(branch, caller.op.name, text, text, "forced", "", Returned(text))
-
-
-async def _answer(branch: Branch, caller: Caller, value: Any, *, is_recorded: bool = False) -> None:
-    """Replaces the text of a query by its value."""
-    if caller.nested.typed is not None:
-        value = caller.nested.typed(value)
-    name, text = caller.op.name, sayable(str(value), caller.op.span)
-    branch.generator.leave()
-    branch.state = answered(caller.before, branch.state, text, name, branch.ledger)
-    broken = caller.objects(text, branch.generator.count)
-    await check(branch, caller.op, broken, value, text, "the query")
-    await bind(branch, name, value, text, "forced", text, Returned(text) if is_recorded else None)
+        value = returned[0] if caller.nested.typed is None else caller.nested.typed(returned[0])
+        text = sayable(str(value), op.span)
+        branch.generator.leave()
+        branch.state = answered(before, branch.state, text, op.name, branch.ledger)
+    rest = text if returned else ""
+    await check(branch, op, unmet(op, caller.term, text, branch.generator.count), value, text, "the query")
+    await bind(branch, op.name, value, text, "forced", rest, Returned(text) if is_here else None)
