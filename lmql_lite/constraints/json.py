@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 QUOTE, BACKSLASH, DELETE = b'"', b"\\", b"\x7f"
 SIMPLE = {b'"': '"', b"\\": "\\", b"/": "/", b"b": "\b", b"f": "\f", b"n": "\n", b"r": "\r", b"t": "\t"}
 """Characters of the escapes of two bytes, by the second byte."""
+OWN = b'"\\bfnrt'
+"""Bytes after a backslash that llguidance reads as we do."""
 HEX = frozenset(b"0123456789abcdefABCDEF")
 LEADS, TRAILS = (0xD800, 0xDBFF), (0xDC00, 0xDFFF)
 """Halves of surrogate pairs. A half alone is no character, so it cannot be written."""
@@ -274,11 +276,11 @@ class JsonPlace(NamedTuple):
                 return size, None
             level = self._closed() if closes else self._named(part) if self.inside else self._opened(part)
             return size, self._replace(
-                parser=self._parser_after(tokens), inside=self.inside != part.endswith(QUOTE), level=level
+                parser=self.parser_after(tokens), inside=self.inside != part.endswith(QUOTE), level=level
             )
         return int(after is not None), after
 
-    def _parser_after(self, tokens: list[int]) -> LLMatcher:
+    def parser_after(self, tokens: list[int]) -> LLMatcher:
         parser = self.parser.deep_copy()
         parser.consume_tokens(tokens)
         return parser
@@ -288,13 +290,15 @@ class JsonPlace(NamedTuple):
         ranges = characters(escape)
         if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
             return self._with_character(ranges[0][0])
-        return self._replace(escape=escape) if ranges and any(True for _ in self._characters(ranges)) else None
+        # in most strings the first character of a range fits; where it does not, a search is exact
+        fits = any(self._spelled(low) for low, _ in ranges) or any(True for _ in self._characters(ranges))
+        return self._replace(escape=escape) if fits else None
 
     def _with_character(self, code: int) -> JsonPlace | None:
         """The place after a character in a string, however it is written."""
         tokens = self._spelled(code)
         text = chr(code).encode()
-        return self._replace(parser=self._parser_after(tokens), escape=b"", level=self._named(text)) if tokens else None
+        return self._replace(parser=self.parser_after(tokens), escape=b"", level=self._named(text)) if tokens else None
 
     def _spelled(self, code: int) -> list[int]:
         """Tokens of a character in llguidance's spelling; none if it does not fit."""
@@ -307,6 +311,8 @@ class JsonPlace(NamedTuple):
 
     def _characters(self, ranges: Sequence[CodeRange], begun: bytes = b"") -> Iterator[int]:
         """Characters of the ranges that fit, from those that begin with some bytes of UTF-8."""
+        if not ranges:
+            return
         first, last = (0x80, 0xBF) if begun else [chr(code).encode()[0] for code in (ranges[0][0], ranges[-1][1])]
         first = max(first, 0x20)  # the others are spelled
         for byte in range(first, last + 1):
@@ -496,28 +502,30 @@ class GrammarMatcher:
         return flags
 
     def _bits(self) -> Flags:
-        """llguidance's flags of the texts and the lacking bytes, shape (eos_token_id,).
+        """llguidance's flags of the texts and the lacking bytes, shape (eos_token_id,); of escapes, it knows few.
 
         Raises ConstraintError if the parser is in error, because it then allows end-of-text.
         """
-        bits = self.place.parser.compute_bitmask()
-        if self.place.parser.is_error():
-            raise refusal(self.place.parser.get_error(), self.name, self.span)
-        count = self.place.texts.eos_token_id
+        parser, count = self.place.parser, self.place.texts.eos_token_id
+        if self.place.escape:
+            begun = self.place.texts(self.place.escape)
+            if parser.validate_tokens(begun) < len(begun):
+                return np.zeros(count, dtype=np.bool_)
+            parser = self.place.parser_after(begun)
+        bits = parser.compute_bitmask()
+        if parser.is_error():
+            raise refusal(parser.get_error(), self.name, self.span)
         return np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=count, bitorder="little").view(np.bool_)
 
     def _fitting(self) -> Flags:
         """Flags of the texts and the lacking bytes that may come next, shape (eos_token_id,)."""
         place, texts, vocabulary = self.place, self.place.texts, self.place.texts.vocabulary
-        if place.escape:
-            steps = [(bytes([byte]), place.read(bytes([byte]))) for byte in range(256)]
-            return self._flags(
-                number
-                for byte, (size, there) in steps
-                if size
-                for number in (int(texts.of_byte[byte[0]]), *_behind(there, byte))
-            )
         fitting = self._bits()
+        if place.escape:
+            for byte in set(range(256)).difference(OWN if place.escape == BACKSLASH else b""):
+                size, there = place.read(bytes([byte]))
+                if size:
+                    fitting[[texts.of_byte[byte], *_behind(there, bytes([byte]))]] = True
         doubtful = {*texts.quoting[1 if place.inside and place.is_key else 2].tolist()}  # a token may close a key
         if place.has_key_patterns:
             doubtful.update(texts.quoting[1].tolist(), () if place.inside else texts.parting.tolist())

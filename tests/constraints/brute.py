@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import product
 
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Choice, Constant, Matches, Not, Or, Stop, StopPattern, Term
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Or, Stop, StopPattern, Term
 
 FAR = 10**6
 """Distance of a text that no continuation makes valid."""
@@ -86,7 +86,7 @@ class Oracle:
 
     @cached_property
     def closed(self) -> bool:
-        return is_closed(self.term)
+        return is_closed(positive(self.term))
 
     def stopped(self, text: str) -> str | None:
         """Value if a stop fires exactly at the end of the text; else None."""
@@ -179,33 +179,53 @@ def is_closed(term: Term) -> bool:
         case Or(terms):
             several = [part for part in terms if not is_false(part)]
             return bool(several) and all(map(is_closed, several))
-        case Not(Not(part)):
-            return is_closed(part)
-        case Not(And(terms)):
-            return is_closed(Or(tuple(map(Not, terms))))
-        case Not(Or(terms)):
-            return is_closed(And(tuple(map(Not, terms))))
     return False
 
 
 def is_false(term: Term) -> bool:
-    """True if constants alone say that nothing meets the condition."""
+    """True if constants and lengths alone say that nothing meets the condition."""
     match term:
         case Constant(holds):
             return not holds
-        case And(terms):
-            return any(map(is_false, terms))
         case Or(terms):
             return all(map(is_false, terms))
-        case Not(Constant(holds)):
-            return holds
-        case Not(And(terms)):
-            return all(is_false(Not(part)) for part in terms)
-        case Not(Or(terms)):
-            return any(is_false(Not(part)) for part in terms)
-        case Not(Not(part)):
-            return is_false(part)
-    return False
+        case And(terms):
+            return any(map(is_false, terms)) or are_contradictory([each for part in terms for each in lengths(part)])
+    return are_contradictory(lengths(term))
+
+
+def are_contradictory(several: list[Length]) -> bool:
+    pairs = [(one, other) for one in several for other in several if one.unit == other.unit]
+    return any(other.at_most is not None and one.at_least > other.at_most for one, other in pairs)
+
+
+def lengths(term: Term) -> list[Length]:
+    """Lengths that every text has which meets the condition."""
+    match term:
+        case Length():
+            return [term]
+        case And(terms):
+            return [each for part in terms for each in lengths(part)]
+        case Or(terms):
+            several = [part for part in terms if not is_false(part)]
+            return lengths(several[0]) if len(several) == 1 else []
+    return []
+
+
+def positive(term: Term, yes: bool = True) -> Term:
+    """The condition, or its opposite, with `not` before atoms only."""
+    match term:
+        case Not(part):
+            return positive(part, not yes)
+        case And(terms) | Or(terms):
+            parts = tuple(positive(part, yes) for part in terms)
+            return And(parts) if isinstance(term, And) == yes else Or(parts)
+        case Constant(holds):
+            return Constant(holds == yes)
+        case Length(at_least, at_most, unit) if not yes:
+            longer = () if at_most is None else (Length(at_most + 1, None, unit),)
+            return Or((Length(0, at_least - 1, unit), *longer))
+    return term if yes else Not(term)
 
 
 @cache

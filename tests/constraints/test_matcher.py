@@ -131,6 +131,8 @@ def test_a_pattern_ends_with_what_it_cannot_go_on_with() -> None:
     followed = opened(Matches("[0-9]+"), following=b"\n- ").advance(b"12")
     assert allowed(followed) == {*(bytes([digit]) for digit in b"0123456789"), b"12", b"\n", b"\n-", None}
     assert b"\n" not in allowed(opened(Matches("[0-9]+"))), "nothing was said yet"
+    either = opened(Or((And((Length(5, 5), Length(7, 7))), Matches("[0-9]+"))))
+    assert either.advance(b"12\n").value == b"12", "what no length meets is no alternative"
 
 
 def test_a_pattern_that_only_forbids_does_not_end_a_hole() -> None:
