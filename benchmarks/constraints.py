@@ -33,7 +33,6 @@ from lmql_lite.constraints.terms import (
     And,
     Begins,
     Choice,
-    Contains,
     Ends,
     Length,
     Matches,
@@ -41,8 +40,8 @@ from lmql_lite.constraints.terms import (
     Occurrences,
     Or,
     Stop,
-    StopPattern,
     Term,
+    contains,
 )
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
@@ -83,7 +82,7 @@ def stop(phrase: str, *, inclusive: bool = True) -> Term:
 
 
 def has(*phrases: str) -> tuple[Term, ...]:
-    return tuple(Contains(phrase.encode()) for phrase in phrases)
+    return tuple(contains(phrase.encode()) for phrase in phrases)
 
 
 def lacks(*phrases: str) -> tuple[Term, ...]:
@@ -129,7 +128,7 @@ def lengths() -> Iterator[Case]:
     yield Case("stop at '.', len <= 120", And((stop("."), Length(0, 120))), stopped(r"\.", at_most(120)))
     yield Case("stop at '.', 30 <= len <= 120", And((stop("."), Length(30, 120))))
     yield Case("stop at '.' '!' or '?'", Or((stop("."), stop("!"), stop("?"))), stopped("[.!?]"))
-    yield Case("stop at a pattern", StopPattern(r"[.!?]\s", 0, inclusive=True), stopped(r"[.!?]\s"))
+    yield Case("stop at a pattern"(r"[.!?]\s", 0, inclusive=True), stopped(r"[.!?]\s"))
     yield Case("tokens <= 20, stop at newline", And((Length(0, 20, "tokens"), stop("\n"))))
     yield Case("tokens <= 10, len >= 30", And((Length(0, 10, "tokens"), Length(30, None))))
 

@@ -23,14 +23,21 @@ from lmql_lite.constraints.counts import (
     PhraseMachine,
     Values,
 )
-from lmql_lite.constraints.pattern import MATCH, SURROGATES, Ranges, UnsupportedPattern, literally, program
+from lmql_lite.constraints.pattern import (
+    MATCH,
+    SURROGATES,
+    PatternProgram,
+    Ranges,
+    UnsupportedPattern,
+    literally,
+    program,
+)
 from lmql_lite.constraints.simplify import simplify
 from lmql_lite.constraints.terms import (
     And,
     Begins,
     Choice,
     Constant,
-    Contains,
     Ends,
     Lacks,
     Length,
@@ -39,13 +46,11 @@ from lmql_lite.constraints.terms import (
     Occurrences,
     Or,
     Stop,
-    StopPattern,
     Term,
     Unit,
     atoms,
     conjuncts,
     is_closed,
-    mapped,
 )
 from lmql_lite.constraints.vocabulary import NO_BYTE, open_range
 from lmql_lite.errors import ConstraintError
@@ -53,7 +58,6 @@ from lmql_lite.errors import ConstraintError
 IntArray = NDArray[np.intp]
 Numbers = NDArray[np.signedinteger]
 Flags = NDArray[np.bool_]
-AnyStop = Stop | StopPattern
 
 FAR = 60_000
 """Distance of a place from which no end can be reached."""
@@ -84,8 +88,8 @@ class PatternMachine:
     With `search`, a match may begin at each place of the text. Ages, in characters, are 0 unless they are `aged`.
     """
 
-    def __init__(self, pattern: str, flags: int, *, search: bool = False, aged: bool = False) -> None:
-        self._program = program(pattern, flags)
+    def __init__(self, program: PatternProgram, *, search: bool = False, aged: bool = False) -> None:
+        self._program = program
         self._search, self._aged = search, aged
         self.sets = self._program.sets
         self.farthest = self._program.farthest
@@ -235,7 +239,7 @@ class Automaton:
         self.term = term
         simple = simplify(term)
         self.closed = is_closed(simple)
-        self._term = mapped(simple, _counted)
+        self._term = simple
         self._leaps = leaps
         parts = list(atoms(self._term))
         lengths = [atom for atom in parts if isinstance(atom, Length)]
@@ -252,7 +256,7 @@ class Automaton:
                 if slot == len(self._contents):
                     self._contents.append(_machine(atom))
                 self._slots[id(atom)] = slot
-        self.stops = tuple(dict.fromkeys(atom for atom in parts if isinstance(atom, AnyStop)))
+        self.stops = tuple(dict.fromkeys(atom for atom in parts if isinstance(atom, Stop)))
         self.cuts_back = any(not stop.inclusive for stop in self.stops)
         """True if the term has STOPS_BEFORE, which cuts the value before the place where the stop is reached."""
         self._watches = list(map(_watch, self.stops))
@@ -286,7 +290,7 @@ class Automaton:
         """The increments by their numbers."""
         self._known: dict[int, list[tuple[int, Values]]] = {}
         """Rows of states at which some text has been."""
-        self._cuts: dict[int, tuple[tuple[AnyStop, int], ...]] = {}
+        self._cuts: dict[int, tuple[tuple[Stop, int], ...]] = {}
 
     # States ------------------------------------------------------------------------------------------------------
 
@@ -501,7 +505,7 @@ class Automaton:
         """Greatest distance that matters to a limit of tokens."""
         return self.table.farthest if self._lazy is None else self._lazy.farthest[1]
 
-    def cuts(self, state: int) -> tuple[tuple[AnyStop, int], ...]:
+    def cuts(self, state: int) -> tuple[tuple[Stop, int], ...]:
         """Stops that are reached here, in the order of the term, each with the number of characters that it cuts."""
         if not self.stops or state == NOWHERE:
             return ()
@@ -522,22 +526,22 @@ class Automaton:
         return max(watch.pending(part) for stop, watch, part in pairs if not stop.inclusive)
 
     @cached_property
-    def stopping(self) -> list[tuple[AnyStop, int, IntArray]]:
+    def stopping(self) -> list[tuple[Stop, int, IntArray]]:
         """Stops with the number of characters that they cut, and the states at which they are reached."""
-        found: dict[tuple[AnyStop, int], list[int]] = {}
+        found: dict[tuple[Stop, int], list[int]] = {}
         for state in range(len(self._parts)):
             for reached in self.cuts(state):
                 found.setdefault(reached, []).append(state)
         return [(*reached, np.array(states, dtype=np.intp)) for reached, states in found.items()]
 
-    def fires(self, stop: AnyStop, states: IntArray, values: IntArray) -> Flags:
+    def fires(self, stop: Stop, states: IntArray, values: IntArray) -> Flags:
         """True for each value, given by its place, for which a stop ends the hole that was reached after it (S13)."""
         levels, indices = self.counts.places(values)
         fired = self._judge(self._term, states, levels, indices, stop)[1]
         return np.broadcast_to(fired, states.shape)
 
     def _judge(
-        self, term: Term, states: IntArray, levels: IntArray, indices: IntArray, reached: AnyStop | None
+        self, term: Term, states: IntArray, levels: IntArray, indices: IntArray, reached: Stop | None
     ) -> tuple[Flags, Flags]:
         """Flags of the values that meet the term, and of those after which the stop that was just reached fires.
 
@@ -551,7 +555,7 @@ class Automaton:
             case Length(at_least, at_most, unit):
                 numbers = levels if unit == "characters" else self._of_index[unit][indices]
                 return (numbers >= at_least) & (yes if at_most is None else numbers <= at_most), no
-            case Stop() | StopPattern():
+            case Stop():
                 return yes, (yes if term == reached else no)
             case Not(part):
                 return ~self._judge(part, states, levels, indices, None)[0], no
@@ -680,11 +684,6 @@ class Automaton:
         return ends
 
 
-def _counted(atom: Term) -> Term:
-    """A count in the place of a required phrase."""
-    return Length(1, None, Occurrences(atom.phrase), atom.span) if isinstance(atom, Contains) else atom
-
-
 def _borders(lengths: Iterable[Length]) -> Iterator[int]:
     for length in lengths:
         if length.unit == "characters":
@@ -703,13 +702,17 @@ def _is_lazy(term: Term) -> bool:
     return False
 
 
+def _is_plain_length(term: Term) -> bool:
+    return isinstance(term, Length) and not isinstance(term.unit, Occurrences)
+
+
 def _machine(atom: Term) -> PatternMachine | PhraseMachine:
     match atom:
         case Choice(options):
             return PhraseMachine(options, "is")
-        case Matches(pattern, flags, _, span):
+        case Matches(pattern, flags, _, way, span):
             try:
-                return PatternMachine(pattern, flags)
+                return PatternMachine(program(pattern, flags, way))
             except UnsupportedPattern as error:
                 raise ConstraintError(error.sentence, span=span, hint=error.hint) from None
         case Begins(phrases):
@@ -721,16 +724,16 @@ def _machine(atom: Term) -> PatternMachine | PhraseMachine:
     raise AssertionError(f"{atom} has no machine")
 
 
-def _watch(stop: AnyStop) -> PatternMachine:
+def _watch(stop: Stop) -> PatternMachine:
     """Machine that finds where matches of a stop end, and if the value is cut before them, where they begin."""
-    if isinstance(stop, Stop):
-        return PatternMachine(literally(stop.phrase.decode()), 0, search=True, aged=not stop.inclusive)
-    return PatternMachine(stop.pattern, stop.flags, search=True, aged=not stop.inclusive)
+    text = stop.phrase.decode()
+    found = program(literally(text), 0, "stop") if stop.flags is None else program(text, stop.flags, "stop")
+    return PatternMachine(found, search=True, aged=not stop.inclusive)
 
 
 def _too_many_counts(term: Term) -> TooLarge:
     """Error for counts that multiply. It names the clauses about them."""
-    counted = [atom for atom in atoms(term) if isinstance(atom, Length | Contains)]
+    counted = [atom for atom in atoms(term) if isinstance(atom, Length)]
     clauses = ", ".join(dict.fromkeys(f"`{atom.span.source}`" for atom in counted if atom.span)) or "lengths"
     hint = "leave one of them out, ask for it in a hole of its own, or bound the hole by max_tokens instead of by len()"
     return TooLarge(
@@ -741,7 +744,7 @@ def _too_many_counts(term: Term) -> TooLarge:
 def _too_many_states(term: Term) -> TooLarge:
     """Error for a term that needs too many states. It names the clauses that multiply."""
     parts = [part for part in conjuncts(term) if not isinstance(part, Constant)]
-    several = [part for part in parts if not isinstance(part, Length | Stop)]
+    several = [part for part in parts if not isinstance(part, Stop) and not _is_plain_length(part)]
     clauses = list(dict.fromkeys(f"`{part.span.source}`" for part in several if part.span))
     sentence = f"this condition needs more than {MAX_STATES:,} states"
     if len(clauses) > 1:

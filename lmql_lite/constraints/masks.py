@@ -13,9 +13,9 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.automaton import FAR, NOWHERE, AnyStop, Automaton, Flags, Place
+from lmql_lite.constraints.automaton import FAR, NOWHERE, Automaton, Flags, Place
 from lmql_lite.constraints.counts import IntArray, Values
-from lmql_lite.constraints.terms import Ending, starts_character
+from lmql_lite.constraints.terms import Ending, Stop, starts_character
 from lmql_lite.constraints.vocabulary import INSIDE, NO_BYTE, Vocabulary
 
 MASKS_BYTES = 64 * 2**20
@@ -99,7 +99,7 @@ class Stopped(NamedTuple):
     A place of the text before the token is given by the number of `characters` from its end, else that is -1.
     """
 
-    stop: AnyStop
+    stop: Stop
     states: IntArray
     added: IntArray
     characters: IntArray

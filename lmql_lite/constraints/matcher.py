@@ -19,10 +19,10 @@ from lmql_lite.constraints.terms import (
     Begins,
     Choice,
     Constant,
-    Contains,
     Ending,
     Ends,
     Length,
+    Occurrences,
     Stop,
     Term,
     atoms,
@@ -292,7 +292,7 @@ def _phrases(term: Term) -> Iterator[bytes]:
         match atom:
             case Choice(texts) | Begins(texts) | Ends(texts):
                 several = texts
-            case Contains(phrase) | Stop(phrase):
+            case Length(unit=Occurrences(phrase)) | Stop(phrase, flags=None):
                 several = (phrase,)
             case _:
                 continue

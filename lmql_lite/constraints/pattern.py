@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from heapq import heappop, heappush
 from re import _constants as sre
 from re import _parser
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from lmql_lite.constraints.terms import Way
 
 Ranges = tuple[tuple[int, int], ...]
 """Sorted, disjoint ranges of code points, both ends included, without surrogates."""
@@ -91,7 +93,7 @@ def literally(text: str) -> str:
 
 SIZE_BUDGET = 20_000
 """Most instructions of a program, in which counted repetitions are written out."""
-NEWLINE = 10
+LINE_FEED: Ranges = ((10, 10),)
 NEVER = 2**30
 MATCH = 0
 """Instruction at which the text is complete."""
@@ -112,6 +114,26 @@ REFUSED = {
     sre.ATOMIC_GROUP: "an atomic group",
     sre.POSSESSIVE_REPEAT: "a possessive repetition",
 }
+ProgramWay = Way | Literal["stop"]
+BEGINNINGS = ((sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_BEGINNING_STRING))
+ENDINGS = ((sre.AT, sre.AT_END), (sre.AT, sre.AT_END_STRING))
+SEARCHED = (
+    "in a pattern that is searched for, ^ and $ stand at its two ends only",
+    "write the alternatives as conditions of their own, joined by `or`",
+)
+MISPLACED: Mapping[ProgramWay, tuple[str, str]] = {
+    "fullmatch": (
+        r"^ and \A can only begin a regular expression here, $ and \Z only end it",
+        "they can be left out: the whole text has to match",
+    ),
+    "match": SEARCHED,
+    "search": SEARCHED,
+    "stop": (
+        "^ and $ cannot stand in a stop, which is looked for everywhere in the text",
+        r"say \n for the end of a line",
+    ),
+}
+"""Sentences and hints about anchors that are not redundant."""
 NO_PATTERN = r"put a backslash before special characters: \( or \?"
 HINT = "join two conditions by `and` or `not`, or write the alternatives out with `|`"
 
@@ -138,11 +160,17 @@ class PatternStep(NamedTuple):
 class PatternProgram:
     """Program of a pattern, immutable once made. An instruction is a step, or a fork to any number of instructions."""
 
-    def __init__(self, pattern: str, flags: int) -> None:
+    def __init__(self, pattern: str, flags: int, way: ProgramWay) -> None:
         self._code: list[PatternStep | tuple[int, ...]] = [()]
+        self._way = way
+        self.anchored = way == "fullmatch"
+        """True if the texts have nothing but the match and perhaps a final line feed."""
         tree, flags = _parse(pattern, flags)
         try:
-            start = self._sequence(tree, flags, MATCH, first=True, last=True)
+            if way in ("fullmatch", "stop"):
+                start = self._sequence(tree, flags, MATCH, first=self.anchored, last=self.anchored)
+            else:
+                start = self._found(tree, flags)
         except RecursionError:
             raise UnsupportedPattern("this regular expression is nested too deep") from None
         self.shortest = self._distances()
@@ -224,6 +252,30 @@ class PatternProgram:
             then = self._node(parts[index], flags, then, first=at_start, last=at_end)
         return then
 
+    def _found(self, nodes: list[Node], flags: int) -> int:
+        """Entry of the texts in which a sequence is found: any text may stand around it, except at its anchors."""
+        begin = nodes.pop(0)[1] if nodes and nodes[0] in BEGINNINGS else None
+        end = nodes.pop()[1] if nodes and nodes[-1] in ENDINGS else None
+        lines = bool(flags & re.MULTILINE)
+        after = MATCH if end is not None and not lines else self._anything(MATCH)
+        if end is sre.AT_END:
+            after = self._add((MATCH, self._add(PatternStep(LINE_FEED, after))))
+        elif end is sre.AT_END_STRING:
+            after = MATCH
+        start = self._sequence(nodes, flags, after, first=False, last=False)
+        at_start = self._way == "match" or begin is sre.AT_BEGINNING_STRING or (begin is not None and not lines)
+        self.anchored = at_start and (end is sre.AT_END_STRING or (end is not None and not lines))
+        if at_start:
+            return start
+        if begin is None:
+            return self._anything(start)
+        return self._add((start, self._anything(self._add(PatternStep(LINE_FEED, start)))))
+
+    def _anything(self, then: int) -> int:
+        loop = self._add(())
+        self._code[loop] = (self._add(PatternStep(others(()), loop)), then)
+        return loop
+
     def _node(self, node: Node, flags: int, then: int, *, first: bool, last: bool) -> int:
         code, given = node
         if code is sre.AT:
@@ -249,10 +301,7 @@ class PatternProgram:
             return then
         if where in (sre.AT_BOUNDARY, sre.AT_NON_BOUNDARY):
             raise UnsupportedPattern(r"the word borders \b and \B cannot be enforced in a regular expression", HINT)
-        raise UnsupportedPattern(
-            r"^ and \A can only begin a regular expression here, $ and \Z only end it",
-            "they can be left out: the whole text has to match",
-        )
+        raise UnsupportedPattern(*MISPLACED[self._way])
 
     def _repeat(
         self, least: int, most: int, body: Iterable[Node], flags: int, then: int, *, first: bool, last: bool
@@ -304,9 +353,12 @@ class PatternProgram:
 
 
 @lru_cache(maxsize=256)
-def program(pattern: str, flags: int) -> PatternProgram:
-    """Program of a pattern, cached. Raises UnsupportedPattern."""
-    return PatternProgram(pattern, flags)
+def program(pattern: str, flags: int, way: ProgramWay = "fullmatch") -> PatternProgram:
+    """Program of the texts in which Python's `re` finds a pattern in some way, or of the matches of a stop; cached.
+
+    Raises UnsupportedPattern.
+    """
+    return PatternProgram(pattern, flags, way)
 
 
 class Counted(NamedTuple):
@@ -351,58 +403,10 @@ def _parsed(pattern: str, flags: int) -> Any:
         raise UnsupportedPattern("this regular expression is nested too deep") from None
 
 
-GLOBAL_FLAGS = re.compile(r"(?:\(\?#[^)]*\)|\(\?[aiLmsux]+\))*\(\?[aiLmsux]+\)")
-VERBOSE_GLOBAL_FLAGS = re.compile(r"(?:\s|#[^\n]*\n|\(\?#[^)]*\)|\(\?[aiLmsux]+\))*\(\?[aiLmsux]+\)")
-ANCHORS = (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING, sre.AT_END, sre.AT_END_STRING)
-
-
-class FoundPattern(NamedTuple):
-    """A pattern of whole texts; `anchored` if they have nothing but the match and perhaps a final line feed."""
-
-    pattern: str
-    flags: int
-    anchored: bool
-
-
-def found(pattern: str, flags: int, *, from_start: bool) -> FoundPattern:
-    """Pattern of the whole texts in which `re.search` finds the pattern, or `re.match` if `from_start`.
-
-    Raises UnsupportedPattern.
-    """
-    text, flags = _bare(pattern, flags)
-    nodes, _ = _parse(text, flags)
-    lines = flags & re.MULTILINE
-    space = " \t\n\r\v\f" if flags & re.VERBOSE else ""
-    before, after = "" if from_start else "(?s:.*)", "(?s:.*)"
-    if nodes and nodes[0] in ((sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_BEGINNING_STRING)):
-        before = r"(?:(?s:.*)\n)?" if lines and nodes[0][1] is sre.AT_BEGINNING and not from_start else ""
-        text = text.lstrip(space).removeprefix("^").removeprefix(r"\A")
-        nodes = nodes[1:]
-    if nodes and nodes[-1] in ((sre.AT, sre.AT_END), (sre.AT, sre.AT_END_STRING)):
-        after = "" if nodes[-1][1] is sre.AT_END_STRING else r"(?:\n(?s:.*))?" if lines else r"\n?"
-        text = text.rstrip(space).removesuffix("$").removesuffix(r"\Z")
-    if _is_anchored(_parse(text, flags)[0]):
-        raise UnsupportedPattern(
-            "in a pattern that is searched for, ^ and $ stand at its two ends only",
-            "write the alternatives as conditions of their own, joined by `or`",
-        )
-    anchored = not before and after in ("", r"\n?")
-    return FoundPattern(f"{before}(?:{text}{_end_of_line(flags)}){after}", flags, anchored)
-
-
-def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
-    """Pattern of a stop, which is searched for everywhere, without inline global flags; and all its flags.
-
-    Its matches have at most `longest` characters. Raises UnsupportedPattern.
-    """
-    text, flags = _bare(pattern, flags)
-    if _is_anchored(_parse(text, flags)[0]):
-        raise UnsupportedPattern(
-            "^ and $ cannot stand in a stop, which is looked for everywhere in the text",
-            r"say \n for the end of a line",
-        )
-    program(text, flags)
-    least, most = _parsed(text, flags).getwidth()
+def check_stop(pattern: str, flags: int, longest: int | None) -> None:
+    """Raises UnsupportedPattern for a stop that cannot be followed, or whose matches may have more characters."""
+    program(pattern, flags, "stop")
+    least, most = _parsed(pattern, flags).getwidth()
     if least == 0:
         raise UnsupportedPattern(
             "this pattern matches the empty text, so that the hole would stop before anything is said",
@@ -414,34 +418,6 @@ def phrase(pattern: str, flags: int, longest: int | None) -> tuple[str, int]:
             f"what the value stops before can have {size}, more than the {longest} that can be held back",
             "write a bound, such as {1,20} instead of +",
         )
-    return text + _end_of_line(flags), flags
-
-
-def _bare(pattern: str, flags: int) -> tuple[str, int]:
-    """The pattern without leading flags such as `(?i)`, so that it can be embedded in another; and all its flags."""
-    _, flags = _parse(pattern, flags)
-    head = (VERBOSE_GLOBAL_FLAGS if flags & re.VERBOSE else GLOBAL_FLAGS).match(pattern)
-    return pattern[head.end() :] if head else pattern, flags
-
-
-def _end_of_line(flags: int) -> str:
-    """Line feed that ends a comment at the end of a verbose pattern; else nothing."""
-    return "\n" if flags & re.VERBOSE else ""
-
-
-def _is_anchored(nodes: Iterable[Node]) -> bool:
-    """True if ^, $ or their equivalents stand anywhere in the pattern."""
-    for code, given in nodes:
-        match code:
-            case sre.AT if given in ANCHORS:
-                return True
-            case sre.BRANCH if any(map(_is_anchored, given[1])):
-                return True
-            case sre.SUBPATTERN if _is_anchored(given[-1]):
-                return True
-            case sre.MAX_REPEAT | sre.MIN_REPEAT if _is_anchored(given[2]):
-                return True
-    return False
 
 
 def _within(flags: int, added: int, removed: int) -> int:
@@ -454,7 +430,7 @@ def characters_of(node: Node, flags: int) -> Ranges:
     """Set of a node that is one character. Python's own re decides where case or Unicode's categories matter."""
     code, given = node
     if code is sre.ANY:
-        return others(() if flags & re.DOTALL else ((NEWLINE, NEWLINE),))
+        return others(() if flags & re.DOTALL else LINE_FEED)
     flags &= re.IGNORECASE | re.ASCII
     items: list[Node] = list(given) if code is sre.IN else [(sre.LITERAL, given)]
     negated = code is sre.NOT_LITERAL or items[0][0] is sre.NEGATE

@@ -16,7 +16,7 @@ from lmql_lite.constraints.automaton import NOWHERE, Automaton, Place
 from lmql_lite.constraints.counts import Values
 from lmql_lite.constraints.language import Language, Rule, smallest
 from lmql_lite.constraints.simplify import TRUE, simplify
-from lmql_lite.constraints.terms import And, Contains, Length, Occurrences, Term, Unit, conjuncts, mapped
+from lmql_lite.constraints.terms import And, Length, Term, Unit, conjuncts, mapped
 from lmql_lite.constraints.vocabulary import open_range
 from lmql_lite.errors import ConstraintError
 
@@ -162,8 +162,7 @@ def _uncapped(term: Term, unit: Unit) -> Term:
 
 def _uncounted(term: Term, unit: Unit) -> Term:
     def change(part: Term) -> Term:
-        is_count = isinstance(part, Length) and part.unit == unit
-        return TRUE if is_count or (isinstance(part, Contains) and Occurrences(part.phrase) == unit) else part
+        return TRUE if isinstance(part, Length) and part.unit == unit else part
 
     return mapped(term, change)
 

@@ -17,18 +17,18 @@ from lmql_lite.constraints.terms import (
     Begins,
     Choice,
     Constant,
-    Contains,
     Ends,
     Lacks,
     Length,
     Matches,
     Not,
+    Occurrences,
     Or,
     Stop,
-    StopPattern,
     Term,
     atoms,
     conjuncts,
+    contains,
     mapped,
     measured,
 )
@@ -60,10 +60,8 @@ def _test(term: Term, count: Callable[[str], int] | None = None) -> Callable[[by
             return lambda text: at_least <= measure(text.decode()) <= most
         case Choice(options):
             return frozenset(options).__contains__
-        case Matches(pattern, flags):  # Python's own matcher can take exponential time
-            return lambda text: program(pattern, flags).matches(text.decode())
-        case Contains(phrase):
-            return lambda text: phrase in text
+        case Matches(pattern, flags, _, way):  # Python's own matcher can take exponential time
+            return lambda text: program(pattern, flags, way).matches(text.decode())
         case Begins(phrases):
             return lambda text: text.startswith(phrases)
         case Ends(phrases):
@@ -99,7 +97,7 @@ def conflict(parts: Sequence[Part], is_impossible: Callable[[Sequence[Part]], bo
 
 
 def has_stops(term: Term) -> bool:
-    return any(isinstance(atom, Stop | StopPattern) for atom in atoms(term))
+    return any(isinstance(atom, Stop) for atom in atoms(term))
 
 
 def counts_tokens(term: Term) -> bool:
@@ -131,18 +129,18 @@ def simplify(term: Term) -> Term:
             return simplify(Length(at_least, None, unit, term.span))
         case Length(at_least, None) if at_least <= 0:
             return TRUE
-        case Contains(b""):
-            return TRUE
+        case Length(_, 0, Occurrences(phrase)):
+            return Lacks((phrase,), term.span)
         case Begins(phrases) | Ends(phrases) if not phrases or b"" in phrases:
             return TRUE if phrases else FALSE
         case Choice(options):
             texts = tuple(dict.fromkeys(option for option in options if _is_text(option)))
             return Choice(texts) if texts else FALSE
-        case Matches(pattern, flags, delimits):
+        case Matches(pattern, flags, delimits, "fullmatch"):
             many = counted(pattern, flags)
             if many is None or not many.characters:
                 return term
-            either = Matches(f"{class_text(many.characters)}*", 0, delimits, term.span)
+            either = Matches(f"{class_text(many.characters)}*", 0, delimits, span=term.span)
             return _all([either, simplify(Length(many.least, many.most, span=term.span))])
         case Not(part):
             return _negate(part)
@@ -167,15 +165,13 @@ def _negate(term: Term) -> Term:
             return _any([_negate(part) for part in terms])
         case Or(terms):
             return _all([_negate(part) for part in terms])
-        case Stop() | StopPattern():
+        case Stop():
             return FALSE
     match plain := simplify(term):
         case Choice() | Matches() | Begins() | Ends():
             return Not(plain)
-        case Contains(phrase):
-            return Lacks((phrase,))
         case Lacks(phrases):
-            return _any([Contains(phrase) for phrase in phrases])
+            return _any([contains(phrase) for phrase in phrases])
     return _negate(plain)
 
 
@@ -228,8 +224,10 @@ def _any(terms: list[Term]) -> Term:
 
 
 def _is_idle(part: Term, options: tuple[bytes, ...]) -> bool:
-    """True if this is an inclusive stop with which none of the options ends."""
-    return isinstance(part, Stop) and part.inclusive and not any(option.endswith(part.phrase) for option in options)
+    """True if this is an inclusive stop at a phrase with which none of the options ends."""
+    if not isinstance(part, Stop) or not part.inclusive or part.flags is not None:
+        return False
+    return not any(option.endswith(part.phrase) for option in options)
 
 
 def _is_text(data: bytes) -> bool:

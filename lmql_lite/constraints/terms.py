@@ -56,6 +56,7 @@ def measured(text: str, unit: Unit) -> int:
     assert_never(unit)
 
 
+Way = Literal["fullmatch", "match", "search"]
 Ending = Literal["stop", "end-of-text", "bound", "forced"]
 """Reason for a hole's end: a stop phrase, the model's own decision, a length limit, or no other possibility."""
 
@@ -88,7 +89,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The whole text matches this regular expression, as with `re.fullmatch`.
+    """Python's `re` finds this regular expression in the text, in one of its ways.
 
     With `delimits`, a token that cannot continue a complete match ends the hole (S18). Without, such tokens are
     forbidden, and the model has to choose another one.
@@ -97,14 +98,7 @@ class Matches:
     pattern: str
     flags: int = 0
     delimits: bool = True
-    span: Span | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Contains:
-    """The text contains this phrase."""
-
-    phrase: bytes
+    way: Way = "fullmatch"
     span: Span | None = field(default=None, compare=False)
 
 
@@ -138,24 +132,14 @@ class Stop:
 
     An observation, not a demand: the phrase need not occur, and a token may run past it (S14). `inclusive` is True for
     STOPS_AT, where the value keeps the phrase, and False for STOPS_BEFORE.
+
+    With `flags`, the phrase is a regular expression with these flags. The hole ends at the first place where a match
+    ends, and STOPS_BEFORE cuts off the longest match that ends there, whose length is bounded.
     """
 
     phrase: bytes
     inclusive: bool
-    span: Span | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class StopPattern:
-    """A stop at the first place where a match of this regular expression ends.
-
-    STOPS_BEFORE cuts off the longest match that ends there, which is the leftmost one. Its matches have a bounded
-    length.
-    """
-
-    pattern: str
-    flags: int
-    inclusive: bool
+    flags: int | None = None
     span: Span | None = field(default=None, compare=False)
 
 
@@ -206,11 +190,16 @@ class Or:
     span: Span | None = field(default=None, compare=False)
 
 
-Atom = Constant | Length | Choice | Matches | Contains | Begins | Ends | Lacks | Stop | StopPattern | Inside
+Atom = Constant | Length | Choice | Matches | Begins | Ends | Lacks | Stop | Inside
 Term = Atom | Not | And | Or
 
 ANYTHING = And(())
 """The term of a hole without conditions."""
+
+
+def contains(phrase: bytes, span: Span | None = None) -> Term:
+    """The texts that contain a phrase: a count that stops at one."""
+    return Length(1, None, Occurrences(phrase), span) if phrase else Constant(True, span)
 
 
 def conjunction(terms: tuple[Term, ...]) -> Term:

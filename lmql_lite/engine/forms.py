@@ -343,7 +343,7 @@ class Forms:
         if op.may_reject:
             return ()
         parts = hole.terms if isinstance(hole, And) else (hole,)
-        phrases = [part.phrase for part in parts if isinstance(part, Stop)]
+        phrases = [part.phrase for part in parts if isinstance(part, Stop) and part.flags is None]
         return tuple(phrase.decode() for phrase in phrases) if 0 < len(phrases) <= self._capabilities.stops else ()
 
     def _language(self, parts: tuple[Term | bytes, ...]) -> Language | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, StopPattern, Term, conjunction
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, Term, conjunction
 from lmql_lite.engine.budget import Budget
 from lmql_lite.engine.constants import Constants, NotConstant
 from lmql_lite.engine.forms import Forms, Way, requested, text_engine
@@ -239,10 +239,9 @@ def _ends(op: Hole, term: Term, later: tuple[str, ...]) -> Iterator[str]:
         return
     for part in dict.fromkeys(_parts(term)):
         match part:
-            case Stop(phrase, inclusive):
-                yield f"{'after' if inclusive else 'before'} {phrase.decode()!r}"
-            case StopPattern(pattern, _, inclusive):
-                yield f"{'after' if inclusive else 'before'} what {pattern!r} matches"
+            case Stop(phrase, inclusive, flags):
+                text = f"{phrase.decode()!r}" if flags is None else f"what {phrase.decode()!r} matches"
+                yield f"{'after' if inclusive else 'before'} {text}"
             case Choice(options):
                 yield f"where one of {len(options):,} texts is complete"
             case Matches(delimits=True):

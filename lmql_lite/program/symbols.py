@@ -22,7 +22,7 @@ from types import NoneType
 from typing import Any, ClassVar, Literal
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.pattern import UnsupportedPattern, found, literally, phrase, program
+from lmql_lite.constraints.pattern import UnsupportedPattern, check_stop, literally, program
 from lmql_lite.constraints.terms import (
     SPACES,
     UNITS,
@@ -30,7 +30,6 @@ from lmql_lite.constraints.terms import (
     Begins,
     Choice,
     Constant,
-    Contains,
     Ends,
     Inside,
     Length,
@@ -41,10 +40,11 @@ from lmql_lite.constraints.terms import (
     PlaceStep,
     PlaceTest,
     Stop,
-    StopPattern,
     Term,
     Unit,
+    Way,
     conjuncts,
+    contains,
 )
 from lmql_lite.errors import ConstraintError, QueryError, Span, did_you_mean
 from lmql_lite.program.values import encode, finite, number, wrong
@@ -311,7 +311,7 @@ class TextSymbol(Symbol):
             data = tuple(text.encode() for text in texts)
             if at_start and at_end:
                 return Choice(data)
-            return Begins(data) if at_start else Ends(data) if at_end else Contains(data[0])
+            return Begins(data) if at_start else Ends(data) if at_end else contains(data[0])
         spelled = [each for text in texts if (each := self._spelled(text, at_start, at_end)) is not None]
         if not spelled:
             return Constant(False)
@@ -340,13 +340,16 @@ PLAIN = TextSymbol()
 """Symbol of a hole without a type."""
 
 
-def matches(pattern: str, flags: int = 0, *, delimits: bool = True) -> Matches:
-    """The texts of a pattern. Raises ConstraintError if the pattern cannot be followed."""
+def matches(pattern: str, flags: int = 0, *, way: Way = "fullmatch", delimits: bool | None = None) -> Matches:
+    """The texts of a pattern. Unless `delimits` is given, it does if nothing may stand around its matches.
+
+    Raises ConstraintError if the pattern cannot be followed.
+    """
     try:
-        program(pattern, flags)
+        anchored = program(pattern, flags, way).anchored
     except UnsupportedPattern as error:
         raise ConstraintError(error.sentence, hint=error.hint) from None
-    return Matches(pattern, flags, delimits)
+    return Matches(pattern, flags, anchored if delimits is None else delimits, way)
 
 
 def _texts(values: Iterable[Any], sentence: str, hint: str) -> list[str]:
@@ -374,20 +377,14 @@ def _several(value: Any) -> Iterable[Any]:
     return [value[start:end] for start in ends for end in ends[start:]]
 
 
-def _fits(way: str, value: Any) -> Term:
+def _fits(way: Way, value: Any) -> Term:
     """`REGEX(X, value)`, `value.search(X)`: a pattern as text, or a compiled one with its flags."""
     pattern, flags = (value.pattern, value.flags & MEANINGFUL) if isinstance(value, re.Pattern) else (value, 0)
     if not isinstance(pattern, str):
         own = f"an object with its own {way}() can be used inside a function"
         hint = 'REGEX(X, r"[a-z]+")' if way == "fullmatch" else own
         raise wrong("a regular expression is a text, or what re.compile makes of one", value, hint)
-    whole = True
-    try:
-        if way != "fullmatch":
-            pattern, flags, whole = found(pattern, flags, from_start=way == "match")
-    except UnsupportedPattern as error:
-        raise ConstraintError(error.sentence, hint=error.hint) from None
-    return matches(pattern, flags & MEANINGFUL, delimits=whole)
+    return matches(pattern, flags, way=way)
 
 
 def _stops(inclusive: bool, value: Any) -> Term:
@@ -398,17 +395,18 @@ def _stops(inclusive: bool, value: Any) -> Term:
         sentence = "a stop is a text or a pattern, or a list of them that is not empty"
         raise wrong(sentence, value, "a hole needs no stop: leave the clause out")
     if isinstance(value, Set):  # the order of a set differs from process to process
-        stops.sort(key=lambda stop: stop.phrase if isinstance(stop, Stop) else stop.pattern.encode())
+        stops.sort(key=lambda stop: stop.phrase)
     return stops[0] if len(stops) == 1 else And(tuple(stops))
 
 
-def _stop(inclusive: bool, value: Any) -> Stop | StopPattern:
+def _stop(inclusive: bool, value: Any) -> Stop:
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        flags = value.flags & MEANINGFUL
         try:
-            pattern, flags = phrase(value.pattern, value.flags & MEANINGFUL, None if inclusive else LONGEST)
+            check_stop(value.pattern, flags, None if inclusive else LONGEST)
         except UnsupportedPattern as error:
             raise ConstraintError(error.sentence, hint=error.hint) from None
-        return StopPattern(pattern, flags & MEANINGFUL, inclusive)
+        return Stop(encode(value.pattern), inclusive, flags)
     if not isinstance(value, str) or not value:
         sentence = "a stop is a text that is not empty, or what re.compile makes of one"
         raise wrong(sentence, value, 'STOPS_AT(X, [".", re.compile(r"\\s+")])')

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from lmql_lite.constraints import formats
-from lmql_lite.constraints.pattern import UnsupportedPattern, found, program
+from lmql_lite.constraints.pattern import UnsupportedPattern, program
 from lmql_lite.constraints.terms import ANYTHING, Choice, Length, Matches, Term, conjunction
 from lmql_lite.errors import ConstraintError, Span
 from lmql_lite.program.bytecode import NotWritten, written
@@ -201,11 +201,10 @@ def _searched(pattern: str, span: Span) -> list[Term]:
     if not MULTILINE.search(pattern):
         pattern = LAST_DOLLAR.sub(r"\1\\Z", pattern)
     try:
-        searched, flags, whole = found(pattern, 0, from_start=False)
-        program(searched, flags & MEANINGFUL)
-    except (UnsupportedPattern, re.error):
+        delimits = program(pattern, 0, "search").anchored
+    except UnsupportedPattern:
         return []
-    return [Matches(searched, flags & MEANINGFUL, delimits=whole, span=span)]
+    return [Matches(pattern, 0, delimits, "search", span)]
 
 
 def _next(bound: int | None, step: int) -> int | None:

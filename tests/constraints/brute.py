@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import product
 
 from lmql_lite.constraints.simplify import satisfies
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Or, Stop, StopPattern, Term
+from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Not, Occurrences, Or, Stop, Term
 
 FAR = 10**6
 """Distance of a text that no continuation makes valid."""
@@ -52,7 +52,7 @@ class Oracle:
         self.following = following
         self.letters = tuple(letters)
         self.longest = longest
-        self.stops = [atom for atom in atoms(term) if isinstance(atom, Stop | StopPattern)]
+        self.stops = [atom for atom in atoms(term) if isinstance(atom, Stop)]
 
     @cached_property
     def values(self) -> list[str]:
@@ -93,10 +93,8 @@ class Oracle:
         for stop in self.stops:
             for start in range(len(text)):
                 part = text[start:]
-                if isinstance(stop, Stop):
-                    is_match = part == stop.phrase.decode()
-                else:
-                    is_match = re.fullmatch(stop.pattern, part, stop.flags) is not None
+                phrase = stop.phrase.decode()
+                is_match = part == phrase if stop.flags is None else re.fullmatch(phrase, part, stop.flags) is not None
                 if is_match:
                     value = text if stop.inclusive else text[:start]
                     if fires(self.term, value, stop):
@@ -202,6 +200,8 @@ def are_contradictory(several: list[Length]) -> bool:
 def lengths(term: Term) -> list[Length]:
     """Lengths that every text has which meets the condition."""
     match term:
+        case Length(_, 0, Occurrences()):
+            return []
         case Length():
             return [term]
         case And(terms):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lmql_lite.constraints.matcher import Engine, HoleMatcher
-from lmql_lite.constraints.terms import And, Begins, Choice, Contains, Ends, Length, Not, Or, Stop, Term
+from lmql_lite.constraints.terms import And, Begins, Choice, Ends, Length, Not, Or, Stop, Term, contains
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.errors import ConstraintError, Span
 
@@ -22,7 +22,7 @@ EIGHT = ("abcd", "efgh", "ijkl", "mnop", "cdef", "ghij", "klmn", "opqr")
 
 def has(*phrases: str) -> tuple[Term, ...]:
     return tuple(
-        Contains(phrase.encode(), Span("test.lq", f'"{phrase}" in X', 0, len(phrase) + 7)) for phrase in phrases
+        contains(phrase.encode(), Span("test.lq", f'"{phrase}" in X', 0, len(phrase) + 7)) for phrase in phrases
     )
 
 
@@ -73,7 +73,7 @@ def test_alternatives_of_phrases_and_lengths() -> None:
     either = tuple(Or((*has(phrase), Length(0, 20 + at))) for at, phrase in enumerate(EIGHT[:6]))
     neither = Or(
         tuple(
-            And((*has(phrase), Not(Contains(phrase[::-1].encode())), Length(0, 20 + at)))
+            And((*has(phrase), Not(contains(phrase[::-1].encode())), Length(0, 20 + at)))
             for at, phrase in enumerate(("ab", "cd", "ef", "gh", "ij", "kl"))
         )
     )

@@ -49,7 +49,7 @@ def test_a_machine_holds_where_fullmatch_does(seed: int) -> None:
     """Also checks dead states, and the distances to a match."""
     dice = random.Random(seed)
     pattern, flags = patterns(dice), dice.choice([0, 0, 0, re.I, re.S, re.A, re.I | re.A, re.X, re.M])
-    compiled, machine = re.compile(pattern, flags), PatternMachine(pattern, flags)
+    compiled, machine = re.compile(pattern, flags), PatternMachine(program(pattern, flags))
     for _ in range(60):
         text = random_text(dice)
         assert program(pattern, flags).matches(text) == bool(compiled.fullmatch(text)), (pattern, flags, text)

@@ -10,7 +10,6 @@ from lmql_lite.constraints.terms import (
     Begins,
     Choice,
     Constant,
-    Contains,
     Ends,
     Lacks,
     Length,
@@ -19,9 +18,9 @@ from lmql_lite.constraints.terms import (
     Occurrences,
     Or,
     Stop,
-    StopPattern,
     Term,
     Unit,
+    contains,
 )
 
 LETTER_PATTERNS = ("[ab]*", "a+b?", "(?:ab|ba)+", "[^a]{1,4}", "(?s:.)*b", ".{0,6}", "[ab]{2,5}", "é?[ab]+",
@@ -91,14 +90,14 @@ class Trees:
             case "length":
                 return self.length()
             case "contains":
-                return Contains(self.phrase(3))
+                return contains(self.phrase(3))
             case "begins":
                 return Begins(tuple(self.phrase(4) for _ in range(dice.randint(1, 6))))
             case "ends":
                 return Ends(tuple(self.phrase(4) for _ in range(dice.randint(1, 6))))
             case "lacks":
                 banned = tuple(self.phrase(2) for _ in range(dice.randint(1, 3)))
-                return Lacks(banned) if dice.random() < 0.5 else Not(Contains(banned[0]))
+                return Lacks(banned) if dice.random() < 0.5 else Not(contains(banned[0]))
             case "choice":
                 return self.choice()
             case "no choice":
@@ -111,7 +110,7 @@ class Trees:
                 return Stop(self.phrase(3), dice.random() < 0.6)
             case "stop pattern":
                 pattern = dice.choice(self.stop_patterns)
-                return StopPattern(pattern, 0, pattern not in BOUNDED_STOPS or dice.random() < 0.6)
+                return Stop(pattern.encode(), pattern not in BOUNDED_STOPS or dice.random() < 0.6, 0)
         return Constant(dice.random() < 0.6)
 
     def length(self) -> Length:

@@ -14,10 +14,10 @@ from lmql_lite.constraints.terms import (
     And,
     Choice,
     Constant,
-    Contains,
     Length,
     Stop,
     Term,
+    contains,
     is_closed,
 )
 from tests.program.test_conditions import condition, term
@@ -65,7 +65,7 @@ def test_a_part_of_a_text_is_any_part() -> None:
 
 def test_a_search_for_a_phrase_says_what_containing_it_says() -> None:
     for value in TEXTS:
-        assert satisfies(term("re.search('aB', X)"), value.encode()) == satisfies(Contains(b"aB"), value.encode())
+        assert satisfies(term("re.search('aB', X)"), value.encode()) == satisfies(contains(b"aB"), value.encode())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.constraints.terms import And, Choice, Contains, Length, Matches, Term
+from lmql_lite.constraints.terms import And, Choice, Length, Matches, Term, contains
 from lmql_lite.models.base import Row, Scorer, ScoreRequest
 from tests.properties.enumerated import Law, Slot, Walk, distance
 
@@ -50,8 +50,8 @@ def like(name: str, pattern: str) -> tuple[str, Term]:
     return f'REGEX({name}, "{pattern}")', Matches(pattern)
 
 
-NEAR = ('REGEX(X, "[abnt]{1,4}") and "ta" in X', And((Matches("[abnt]{1,4}"), Contains(b"ta"))))
-CONTAINS = ('REGEX(X, "[ab]+") and len(X) == 5 and "baa" in X', And((Matches("[ab]+"), Length(5, 5), Contains(b"baa"))))
+NEAR = ('REGEX(X, "[abnt]{1,4}") and "ta" in X', And((Matches("[abnt]{1,4}"), contains(b"ta"))))
+CONTAINS = ('REGEX(X, "[ab]+") and len(X) == 5 and "baa" in X', And((Matches("[ab]+"), Length(5, 5), contains(b"baa"))))
 FAR = {  # hardly any mass of the first tokens leads to the texts that count in the end
     "what comes later": case("demo", "The [A] barks.", A=among("A", ANIMALS)),
     "a far goal": case(2, "Say:[X]!", X=CONTAINS),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lmql_lite.constraints.matcher import HoleMatcher, Matcher
-from lmql_lite.constraints.terms import And, Ending, Length, Stop, StopPattern, Term, conjunction
+from lmql_lite.constraints.terms import And, Ending, Length, Stop, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator
@@ -45,7 +45,7 @@ class ToolCalls:
         self._limit = limit
         self._generator = generator
         parts = term.terms if isinstance(term, And) else (term,)
-        ends = [part for part in parts if isinstance(part, Stop | StopPattern)]
+        ends = [part for part in parts if isinstance(part, Stop)]
         result = Stop(MARK.strip().encode(), inclusive=True)
         self._lookahead = Lookahead((conjunction((*ends, result)),), goes_on=True)
         """The lookahead for a server in free text, which ends where a result is inserted."""
