@@ -128,7 +128,7 @@ def lengths() -> Iterator[Case]:
     yield Case("stop at '.', len <= 120", And((stop("."), Length(0, 120))), stopped(r"\.", at_most(120)))
     yield Case("stop at '.', 30 <= len <= 120", And((stop("."), Length(30, 120))))
     yield Case("stop at '.' '!' or '?'", Or((stop("."), stop("!"), stop("?"))), stopped("[.!?]"))
-    yield Case("stop at a pattern"(r"[.!?]\s", 0, inclusive=True), stopped(r"[.!?]\s"))
+    yield Case("stop at a pattern", Stop(rb"[.!?]\s", inclusive=True, flags=0), stopped(r"[.!?]\s"))
     yield Case("tokens <= 20, stop at newline", And((Length(0, 20, "tokens"), stop("\n"))))
     yield Case("tokens <= 10, len >= 30", And((Length(0, 10, "tokens"), Length(30, None))))
 
