@@ -427,11 +427,12 @@ class Reader:
         self._taken += 1
         if self._hole is not None and self._taken > self._most:
             many = f"{self._most} request{'' if self._most == 1 else 's'}"
+            why, hint = "", "raise max_hole_requests"
+            if self._hole.conditions or self._hole.type is not None:
+                why = ": its condition forbids much of what the model generates"
+                hint = "tell the model in the prompt what it may answer, or raise max_hole_requests"
             raise BudgetError(
-                f"[{self._hole.name}] has used its {many}, and needs another: its condition forbids much of what the "
-                "model generates",
-                span=self._hole.span,
-                hint="tell the model in the prompt what it may answer, or raise max_hole_requests",
+                f"[{self._hole.name}] has used its {many}, and needs another{why}", span=self._hole.span, hint=hint
             ).of("max_hole_requests", self._most, self._taken)
 
     def _begin(self, node: Node, question: Form, began: Node, newest: Step | None) -> Node:

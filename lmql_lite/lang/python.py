@@ -237,13 +237,24 @@ def parsed(code: str, name: str, mode: str) -> Any:
         characters = list(code)
         for at in odd:
             characters[at] = stands_for
-        tree = ast.parse("".join(characters), name, mode)
+        tree = _tree("".join(characters), name, mode)
         strings = [each for each in ast.walk(tree) if isinstance(each, ast.Constant) and stands_for in _text(each)]
         if sum(_text(each).count(stands_for) for each in strings) == len(odd):  # no escape means this character
             for each in strings:
                 text = _text(each).replace(stands_for, "\\")
                 each.value = text if isinstance(each.value, str) else text.encode("latin-1")
             return tree
+    return _tree(code, name, mode)
+
+
+def _tree(code: str, name: str, mode: str) -> Any:
+    """Tree of some code. Up to Python 3.12.0, a parse in another thread at the same time may raise SystemError here:
+    both count the depth of their trees in one place."""
+    for _ in range(3):
+        try:
+            return ast.parse(code, name, mode)
+        except SystemError:
+            continue
     return ast.parse(code, name, mode)
 
 

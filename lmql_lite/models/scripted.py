@@ -152,6 +152,8 @@ def continued(script: Script, written: bytes) -> bytes:
     middle of an answer if the script gives the same answer to the text before it.
     """
     answer = script(written)
+    if not isinstance(answer, bytes):
+        raise ModelError(f"the script returned {answer!r}, which is not bytes", hint='return bytes, such as b" yes"')
     for length in range(min(len(answer), len(written)), 0, -1):
         if written.endswith(answer[:length]) and script(written[:-length]) == answer:
             return answer[length:]

@@ -229,3 +229,15 @@ def test_fstrings_with_their_own_quotes_inside(code):
     query = parse(Source("q", f'{code}\n"[A]"\n'))
     statement, prompt = query.body
     assert piece(query.span.text, 1, statement) == code and query.prompt(prompt)
+
+
+def test_a_parse_of_python_in_another_thread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures, parse_python = [SystemError("AST constructor recursion depth mismatch")], ast.parse
+
+    def parsed(*arguments: object) -> ast.AST:
+        if failures:
+            raise failures.pop()
+        return parse_python(*arguments)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(ast, "parse", parsed)
+    assert parse(Source("q.lq", '"{x}[X]"')).holes[0].name == "X" and not failures

@@ -140,3 +140,10 @@ def test_without_certainty_the_scores_are_noise_of_eight_nats() -> None:
     """With less of it, what a test draws would hardly depend on the text."""
     (rows,) = asyncio.run(lq.ScriptedModel("", certainty=0).score([ScoreRequest((0, 5, 9))]))
     assert 7 < max(rows[0]) - min(rows[0]) <= 8
+
+
+def test_a_script_that_returns_a_text_is_refused_by_a_sentence() -> None:
+    script: Any = lambda written: " yes"  # noqa: E731
+    with pytest.raises(lq.ModelError, match="the script returned ' yes', which is not bytes") as caught:
+        lq.run_sync('"Rain?[X]"', model=lq.ScriptedModel(script))
+    assert caught.value.hint == 'return bytes, such as b" yes"'

@@ -57,7 +57,7 @@ _MAX_EVENT = 1 << 26
 """Maximum number of bytes of an event."""
 _TOKEN = "eyJ"
 """Beginning of a token of Entra, which Azure takes in the place of a key."""
-_END = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+_END = re.compile(rb"(?:^|[\r\n])data:[ \t]*\[DONE\]")
 _FIELDS = (b"", b"data", b"event", b"id", b"retry")
 _RESOURCES = {
     "/completions": attrgetter("completions"),
