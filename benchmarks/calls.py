@@ -27,7 +27,7 @@ import lmql_lite as lq  # noqa: E402
 SOURCE = '"Things to pack for the beach:\\n-[THING]" where STOPS_AT(THING, "\\n")'
 PACKAGE = str(ROOT / "lmql_lite")
 INLINE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
-MOST_FRAMES = 8
+MAX_FRAMES = 8
 
 
 class Profile:
@@ -150,9 +150,9 @@ def main() -> int:
     door = ["run_sync", "blocking"]
     question = [*door, *stacks.at_question]
     for name, stack in (("the model is called", stacks.at_call), ("the question is put", question)):
-        is_missed = len(stack) > MOST_FRAMES
+        is_missed = len(stack) > MAX_FRAMES
         missed |= is_missed
-        print(f"{'frames where ' + name:40}{len(stack):>3}  <= {MOST_FRAMES}{' MISSED' if is_missed else ''}")
+        print(f"{'frames where ' + name:40}{len(stack):>3}  <= {MAX_FRAMES}{' MISSED' if is_missed else ''}")
         if lists:
             print("    " + " > ".join(stack))
     return int(missed)

@@ -46,7 +46,7 @@ CodeRange = tuple[int, int]
 CHARACTERS: tuple[CodeRange, ...] = ((0, LEADS[0] - 1), (TRAILS[1] + 1, 0x10FFFF))
 SPELLED = (*b'"\\', *range(0x20), *DELETE)
 """Characters that llguidance reads as escapes."""
-LONGEST_ESCAPE = len(rb"\ud83d\ude00")
+MAX_ESCAPE_LENGTH = len(rb"\ud83d\ude00")
 
 NOT_PLAIN = re.compile(rb'["\\\x7f]')
 IN_STRING, BETWEEN = re.compile(rb'"|[^"\\\x7f]+'), re.compile(rb'[^"]*"?')
@@ -566,7 +566,7 @@ class GrammarMatcher:
                 _, there = place.read(rest)
                 more = next((count for tail, count in tails if _leads_to_end(there, tail)), None)
                 more = self._count(way_to_end(there)) if more is None else more
-                more += LONGEST_ESCAPE - len(there.escape) if there.escape and not on_way else 0
+                more += MAX_ESCAPE_LENGTH - len(there.escape) if there.escape and not on_way else 0
                 ends = more < tokens_left
             found += [] if ends else [index]
         return found

@@ -26,7 +26,7 @@ from lmql_lite.models.base import (
     broken_again,
 )
 
-_MOST = 16
+_MAX_TAIL = 16
 _TAIL = re.compile(
     r"""(?:
       [ \t]{1,16}                         # blanks, such as the end of a long indentation
@@ -50,7 +50,7 @@ def given(newest: Step | None) -> int:
     """
     size = 0
     for token in (step.token for step in back(newest)):
-        if size >= 4 * _MOST or token.source not in ("prompt", "forced"):
+        if size >= 4 * _MAX_TAIL or token.source not in ("prompt", "forced"):
             break
         size += len(token.data) if token.fate == "kept" else 0
     return size
@@ -58,7 +58,7 @@ def given(newest: Step | None) -> int:
 
 def tail(text: str) -> str:
     """The part of a prompt that may be the beginning of a token."""
-    found = _TAIL.search(text[-_MOST - 1 :])
+    found = _TAIL.search(text[-_MAX_TAIL - 1 :])
     return found[0] if found else ""
 
 

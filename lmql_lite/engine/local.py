@@ -36,7 +36,7 @@ from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role
 
-MOST_AHEAD = 64
+MAX_AHEAD = 64
 """Maximum number of tokens generated while the query's own Python is awaited."""
 DRAWS_APART = 2**22
 """Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
@@ -185,8 +185,8 @@ class LocalGenerator:
     async def _write(self, state: State, span: Span) -> None:
         aside = copy(self)
         aside.path = self.path.fork(Ledger(self.ledger.run))
-        fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MOST_AHEAD)
-        matcher = self.engine.matcher(Constant(True), b"", MOST_AHEAD, "ahead", span)
+        fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MAX_AHEAD)
+        matcher = self.engine.matcher(Constant(True), b"", MAX_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
         while matcher_of(state).ending is None:
             before = state

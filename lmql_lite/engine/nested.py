@@ -27,7 +27,7 @@ from lmql_lite.program.ops import Callee, Hole, Program
 
 Python = typing.Callable[[CodeType, Span], Awaitable[Any]]
 """Function that evaluates the query's own Python."""
-MOST_DEEP = 100
+MAX_DEPTH = 100
 """Maximum depth of nested queries, so that endless recursion ends with an error."""
 
 

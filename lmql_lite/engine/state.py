@@ -27,7 +27,7 @@ NO_ID = -1
 """Token id of a stretch of text that has none."""
 UNREAD = " "
 """Hole name of unread text: it is part of the prompt, and the model does not read it."""
-LEAST_BLOCK = 16
+MIN_BLOCK = 16
 """Minimum tokens of a block that is worth moving."""
 
 
@@ -263,7 +263,7 @@ def block_marks(sizes: Sequence[int], pieces: tuple[Piece, ...]) -> dict[int, in
             break
     for begin, end in ranges.values():
         first, last = bisect_left(borders, begin), bisect_right(borders, end) - 1
-        if last - first >= LEAST_BLOCK:
+        if last - first >= MIN_BLOCK:
             marks[first] = last - first
     return marks
 

@@ -8,7 +8,7 @@ from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check
-from lmql_lite.engine.nested import MOST_DEEP, Caller, Elsewhere, NestedCall, begun, unmet
+from lmql_lite.engine.nested import MAX_DEPTH, Caller, Elsewhere, NestedCall, begun, unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.record import Returned
 from lmql_lite.errors import QueryError
@@ -17,9 +17,9 @@ from lmql_lite.program.ops import Hole
 
 async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewhere | None) -> None:
     """Gives the query's Python the query that fills a hole. `elsewhere` runs one with a model of its own."""
-    if len(branch.frames) >= MOST_DEEP:
+    if len(branch.frames) >= MAX_DEPTH:
         raise QueryError(
-            f"queries are nested more than {MOST_DEEP} deep, here by {nested.name} for [{op.name}]",
+            f"queries are nested more than {MAX_DEPTH} deep, here by {nested.name} for [{op.name}]",
             span=op.span,
             hint="give the recursion a case that ends it",
         )

@@ -14,10 +14,10 @@ from lmql_lite.lang.sentences import Mistake, lowered, mistake, statement_mistak
 from lmql_lite.lang.source import Places, Problems, Source, places, span_of
 from lmql_lite.lang.terminals import NoPython
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """Levels of nesting in one tree. A little deeper, Python itself crashes."""
 
-DEEPEST_BLOCK = 60
+MAX_BLOCK_DEPTH = 60
 """Levels of nested statements, of which each `elif` is one. Python allows 100."""
 
 UNREADABLE = (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError)
@@ -316,7 +316,7 @@ def _place(tree: ast.AST, lines: int, columns: int, first: int = 1) -> Any:
             if lines:
                 values["lineno"] += lines
                 values["end_lineno"] += lines
-            if deep is None and (depth > DEEPEST or (depth > DEEPEST_BLOCK + 2 and isinstance(node, ast.stmt))):
+            if deep is None and (depth > MAX_DEPTH or (depth > MAX_BLOCK_DEPTH + 2 and isinstance(node, ast.stmt))):
                 deep = node
         level = below
     return deep

@@ -16,9 +16,9 @@ from lmql_lite.models.grammars import united
 
 TOLD = "Say nothing but the answer. It has to be {allowed}."
 """The sentence that is added to the last turn of the user."""
-MOST_TEXTS = 100
+MAX_TEXTS = 100
 """Maximum number of texts that are listed. More are described by a pattern."""
-LONGEST_PATTERN = 400
+MAX_PATTERN_LENGTH = 400
 ROOM = 24
 """Tokens that the object around an answer may take."""
 _KEY = "answer"
@@ -48,7 +48,7 @@ class AnswerForm:
             if low != high or not chr(low).isspace() or after is None:
                 break
             begin, language = begin + chr(low), after
-        texts = language.texts(MOST_TEXTS)
+        texts = language.texts(MAX_TEXTS)
         if texts is not None:
             return cls(begin, texts, is_in_prompt=is_in_prompt) if len(texts) > 1 else None
         pattern = _pattern(language) or _shape(language)
@@ -171,12 +171,12 @@ def _pattern(language: Language) -> str | None:
         for pair in (*into[at], *out[at]):
             ways.pop(pair, None)
         for (begin, _), (_, after), text in passing:
-            if len(text) > LONGEST_PATTERN:
+            if len(text) > MAX_PATTERN_LENGTH:
                 return None
             add(begin, after, text)
         left.discard(at)
     found = ways.get((start, end))
-    return found if found is not None and len(found) <= LONGEST_PATTERN else None
+    return found if found is not None and len(found) <= MAX_PATTERN_LENGTH else None
 
 
 def _shape(language: Language) -> str | None:
@@ -184,7 +184,7 @@ def _shape(language: Language) -> str | None:
     places, numbers = "", {0}
     while not all(language.rules[number].accepts for number in numbers):
         edges = [edge for number in numbers for edge in language.rules[number].edges]
-        if any(language.rules[number].accepts for number in numbers) or len(places) > LONGEST_PATTERN:
+        if any(language.rules[number].accepts for number in numbers) or len(places) > MAX_PATTERN_LENGTH:
             return None
         places += _class((low, high) for low, high, _ in edges)
         numbers = {after for _, _, after in edges}

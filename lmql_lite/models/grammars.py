@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from lmql_lite.constraints.language import Edges, Language
 from lmql_lite.constraints.pattern import SURROGATES, Ranges
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """Maximum nesting of groups; anything deeper becomes a rule of its own."""
 IN_STRINGS = frozenset('"\\')
 IN_CLASSES = frozenset("[\\]")
@@ -85,7 +85,7 @@ class _Grammar:
         while self._ways[after] or self._again[after]:
             ways = self._ways[after]
             in_line = len(ways) == 1 and not self._accepts[after]
-            short = in_line or not ways or (depth < DEEPEST and all(map(_is_single, ways.values())))
+            short = in_line or not ways or (depth < MAX_DEPTH and all(map(_is_single, ways.values())))
             if not short or not after or self._led_to[after] > 1:
                 return [*row, self._name(after)]
             row += self._begun(after)

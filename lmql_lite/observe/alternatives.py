@@ -10,9 +10,9 @@ from lmql_lite.constraints.terms import And
 from lmql_lite.engine.events import Choosable
 from lmql_lite.errors import ConstraintError
 
-LEAST = -7.0
+MIN_LOGPROB = -7.0
 """Minimum raw log-probability of an alternative: about one in a thousand."""
-LONGEST = 4096
+MAX_LENGTH = 4096
 """Maximum length of a value whose clauses are tested one by one, in bytes: each clause reads the whole value."""
 
 
@@ -41,10 +41,10 @@ def alternatives(choosable: Choosable, most: int) -> list[Alternative]:
     likely = [
         (token, float(logprob))
         for token, logprob in zip(head.ids.tolist(), head.logprobs, strict=True)
-        if logprob >= LEAST and (vocabulary.tokens[token] is not None or token in vocabulary.eos)
+        if logprob >= MIN_LOGPROB and (vocabulary.tokens[token] is not None or token in vocabulary.eos)
     ][:most]
     allowed = [bool(choosable.mask[token]) for token, _ in likely]
-    clauses = [] if all(allowed) or len(choosable.matcher.text) > LONGEST else _clauses(choosable)
+    clauses = [] if all(allowed) or len(choosable.matcher.text) > MAX_LENGTH else _clauses(choosable)
     return [
         Alternative(token, vocabulary.tokens[token], logprob, may, None if may else _guilty(choosable, clauses, token))
         for (token, logprob), may in zip(likely, allowed, strict=True)
@@ -62,7 +62,7 @@ def _clauses(choosable: Choosable) -> list[tuple[str, Matcher]]:
         if part is None or part.span is None:
             continue
         try:
-            alone: Matcher = choosable.engine.matcher(part, b"", LONGEST, op.name, op.span)
+            alone: Matcher = choosable.engine.matcher(part, b"", MAX_LENGTH, op.name, op.span)
             if choosable.matcher.text:
                 alone = alone.advance(choosable.matcher.text, tokens=0)
         except (ConstraintError, ValueError):  # the clause alone needs more tokens, or the value ended inside it

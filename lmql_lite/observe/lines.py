@@ -63,9 +63,9 @@ from lmql_lite.redaction import redacted, without_secrets
 from lmql_lite.tokens import Token
 
 SCHEMA = 1
-LONGEST = 2**28
+MAX_LENGTH = 2**28
 """Most bytes of a line that are read: a `done` has the whole prompt."""
-MOST_ALTERNATIVES = 8
+MAX_ALTERNATIVES = 8
 """Alternatives of one token."""
 CHOICE = ("allowed", "vocabulary", "alternatives")
 STOPPED = "Stopped"
@@ -119,7 +119,7 @@ def read(file: BinaryIO, name: str) -> Iterator[Line]:
     Raises InputError where it is none, where a newer version wrote it, and where lines are missing in the middle.
     """
     run, seq = "", 0
-    while text := file.readline(LONGEST):
+    while text := file.readline(MAX_LENGTH):
         try:
             line = read_line(text)
             if seq and line.run != run:
@@ -181,7 +181,7 @@ def choice_of(record: events.Record) -> dict[str, Any]:
     """Fields of a line that say what a token was chosen from; empty where no model in this process was asked."""
     if not isinstance(record, events.TokenMoved) or record.choosable is None:
         return {}
-    others = alternatives(record.choosable, MOST_ALTERNATIVES)
+    others = alternatives(record.choosable, MAX_ALTERNATIVES)
     found: dict[str, Any] = {"allowed": record.choosable.allowed, "vocabulary": len(record.choosable.mask)}
     return {**found, "alternatives": [_alternative(other) for other in others]} if len(others) > 1 else found
 

@@ -83,7 +83,7 @@ MEANINGFUL = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
 """Flags that affect the matches of a pattern."""
 WHOLE_TEXT = 200
 """Most characters of `text` in `X in text`, because every part of it is an option."""
-LONGEST = 64
+MAX_LENGTH = 64
 """Most characters that STOPS_BEFORE can hold back because they may still be cut."""
 LISTED = 100_000
 """Most numbers that are listed in memory."""
@@ -403,7 +403,7 @@ def _stop(inclusive: bool, value: Any) -> Stop:
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         flags = value.flags & MEANINGFUL
         try:
-            check_stop(value.pattern, flags, None if inclusive else LONGEST)
+            check_stop(value.pattern, flags, None if inclusive else MAX_LENGTH)
         except UnsupportedPattern as error:
             raise ConstraintError(error.sentence, hint=error.hint) from None
         return Stop(encode(value.pattern), inclusive, flags)

@@ -35,7 +35,7 @@ from lmql_lite.store.tier import (
 
 _LOCK_SECONDS = 2.0
 """Maximum wait of a writer for other processes, after which its entry is not stored."""
-_LONGEST_NAME = 240
+_MAX_NAME_LENGTH = 240
 _ROOM = 0.9
 """Share of the cap that eviction leaves in use, so that the entries after it find room without one."""
 _PINNED_SECONDS = 4102444800
@@ -109,7 +109,7 @@ class DiskTier(Store):
         if self._reads_only:
             return False
         path, size = self._path(key), envelope_size(key) + len(value)
-        if size > self._most or len(path.name) > _LONGEST_NAME:
+        if size > self._most or len(path.name) > _MAX_NAME_LENGTH:
             self.notices.add(f"{self._folder}: an entry of {size} bytes was not kept: the cap is {self._most} bytes")
             return False
         envelope = seal(key, value)

@@ -26,7 +26,7 @@ from lmql_lite.store.tier import (
     unseal,
 )
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE, _MAX_PAUSE = 0.5, 30.0
 
 
 class RedisConnection:
@@ -78,7 +78,7 @@ class RedisConnection:
                 self.notices.add(f"{self.url} refuses a command ({error})")
                 return otherwise
             self._silent_until = time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, _MAX_PAUSE)
             self.notices.add(f"{self.url} does not answer ({error}); its entries are misses until it does")
             return otherwise
         self._pause = _FIRST_PAUSE

@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that must not change once a tier has them."""
 
-_MOST_NOTICES = 20
+_MAX_NOTICES = 20
 MAX_GROUP = 256
 """Maximum number of entries that a tier looks at to list a group."""
 _IN_GROUP = "@after%"
@@ -69,7 +69,7 @@ class Notices(list[str]):
 
     def add(self, sentence: str) -> None:
         """Adds a sentence, unless it is known."""
-        if sentence not in self and len(self) < _MOST_NOTICES:
+        if sentence not in self and len(self) < _MAX_NOTICES:
             self.append(sentence)
 
 

@@ -13,7 +13,7 @@ from lmql_lite.store.tier import Buffer, Notices, Store, TierCounts
 Found: TypeAlias = "tuple[Buffer, str] | None"
 """Value and the name of the tier that had it; None for a miss."""
 
-_MOST_QUEUED_BYTES = 256 << 20
+_MAX_QUEUED_BYTES = 256 << 20
 """Maximum bytes of values that wait to be written; beyond it, `put` writes at once."""
 
 
@@ -61,7 +61,7 @@ class Tiered(Store):
         kept, below = self.tiers[0].put(key, value), self.tiers[1:]
         behind = self._write_behind if behind is None else behind
         with self._lock:
-            behind = behind and bool(below) and self._queued_bytes + len(value) <= _MOST_QUEUED_BYTES
+            behind = behind and bool(below) and self._queued_bytes + len(value) <= _MAX_QUEUED_BYTES
             self._queued_bytes += len(value) if behind else 0
         if behind:
             self._later(lambda: self._write(key, value))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.models.openai.dialects import MOST_BYTES
+from lmql_lite.models.openai.dialects import MAX_BYTES
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import serving
@@ -63,7 +63,7 @@ def test_clips_and_videos_are_parts_of_their_own_kinds() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (PNG + bytes(MOST_BYTES), "MiB, and a server is sent 20 at most"),
+        (PNG + bytes(MAX_BYTES), "MiB, and a server is sent 20 at most"),
         (b"BM" + bytes(50), "is of a format that servers do not take"),
     ],
     ids=["too large", "unknown format"],

@@ -39,9 +39,9 @@ LMCACHE_DTYPES = {
     "float8_e5m2": "fp8_e5m2",
 }
 """Names in LMCache's keys, by torch's names."""
-_MOST_PAGES = 1 << 16
+_MAX_PAGES = 1 << 16
 """Maximum number of pages in the index, after which it starts over."""
-_MOST_CANDIDATES = 64
+_MAX_CANDIDATES = 64
 """Maximum number of pages at one place, the latest ones, so that a look-up costs the same beside any number."""
 _HEAD_BYTES = 1 << 16
 _ALIASES = {"fp8": "uint8", "fp8_e4m3": "float8_e4m3fn"}
@@ -209,7 +209,7 @@ class KVIndex:
     def add(self, key: str, tokens: Tokens) -> None:
         """Adds a page that is on a tier."""
         with self._lock:
-            if self._count >= _MOST_PAGES:
+            if self._count >= _MAX_PAGES:
                 self._places.clear()
                 self._listed.clear()
                 self._count = 0
@@ -217,7 +217,7 @@ class KVIndex:
             self._count += key not in children
             children.pop(key, None)
             children[key] = tokens.copy()
-            if len(children) > _MOST_CANDIDATES:
+            if len(children) > _MAX_CANDIDATES:
                 del children[next(iter(children))]
                 self._count -= 1
 
@@ -235,7 +235,7 @@ class KVIndex:
         """Adds pages at some places from the tiers: those of other and of earlier processes."""
         for place in places:
             ours = [key for key in self._store.group(place) if key == self._key_of(_page_hash(key), place)]
-            latest = ours[-_MOST_CANDIDATES:]
+            latest = ours[-_MAX_CANDIDATES:]
             for key, head in zip(latest, self._store.head(latest, _HEAD_BYTES), strict=True):
                 tokens = None if head is None else page_tokens(head)
                 if tokens is not None:

@@ -16,9 +16,9 @@ LENGTH = 3
 SKIPPED = 4
 """Maximum number of later tokens that may differ before the text continues as elsewhere."""
 
-LONGEST_DRAFT = 16
+MAX_DRAFT_LENGTH = 16
 """Maximum number of tokens in a draft."""
-LONGEST_PAUSE = 64
+MAX_PAUSE = 64
 """Maximum number of picks without a draft after failed ones."""
 PLACES = 256
 """Number of places whose drafts are remembered."""
@@ -128,7 +128,7 @@ class DraftLength:
         if self._wait:
             self._wait -= 1
             return 0
-        return min(round(2 * self.right) + 1, LONGEST_DRAFT)
+        return min(round(2 * self.right) + 1, MAX_DRAFT_LENGTH)
 
     @property
     def are_lucky(self) -> bool:
@@ -141,7 +141,7 @@ class DraftLength:
         if right:
             self._pause = 1
         elif self.right < 1:
-            self._wait = self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._wait = self._pause = min(2 * self._pause, MAX_PAUSE)
 
 
 class DraftLengths:

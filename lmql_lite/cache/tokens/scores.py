@@ -315,7 +315,7 @@ def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> floa
     others = logprobs.size - ids.size
     if not others:
         return 0.0
-    chances = np.maximum(logprobs, _LEAST_NORMAL)
+    chances = np.maximum(logprobs, _MIN_NORMAL)
     np.exp(chances, out=chances)
     chances[ids] = 0
     whole = chances.size // _ROWS * _ROWS
@@ -323,7 +323,7 @@ def _mass_without(logprobs: NDArray[np.float32], ids: NDArray[np.int32]) -> floa
     return float(np.nextafter(np.float32(mass * (1 + 5e-6)), np.float32(np.inf)))
 
 
-_LEAST_NORMAL = np.float32(-87.0)
+_MIN_NORMAL = np.float32(-87.0)
 """Minimum log-probability with a normal exponential: exp(-87) is 1.6e-38, the smallest normal float32 1.2e-38."""
 
 

@@ -18,7 +18,7 @@ from lmql_lite.errors import ConstraintError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 
-LEAST_CALL = 64
+MIN_CALL = 64
 """Maximum number of tokens of a call that has begun, even if the hole may have fewer."""
 
 
@@ -121,7 +121,7 @@ class ToolCalls:
 
     def _call(self, state: State) -> tuple[Fill, State]:
         """The beginning of a call, which may have more tokens than the hole."""
-        left, op = max(self._limit, LEAST_CALL), self._op
+        left, op = max(self._limit, MIN_CALL), self._op
         matcher = self._generator.engine.matcher(self._characters_left(), b"", left, op.name, op.span)
         op = replace(op, continues_segment=True, conditions=(), type=None, following=b"")
         return self._next(state, CallText(matcher), op, left)

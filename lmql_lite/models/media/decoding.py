@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from lmql_lite.errors import LmqlLiteError, ModelError
 from lmql_lite.media import Media
 
-MOST_PIXELS = 100_000_000
+MAX_PIXELS = 100_000_000
 """Largest picture or frame: a small file can claim any size."""
-MOST_SECONDS = 4 * 3600
+MAX_SECONDS = 4 * 3600
 """Longest clip."""
 THUMBNAIL_SIDE = 96
 """Pixels of a thumbnail's longer side."""
 _JPEG = "data:image/jpeg;base64,"
-_MOST_LETTERS = 1 << 16
+_MAX_LETTERS = 1 << 16
 
 
 def decode_image(item: Media) -> Any:
@@ -32,7 +32,7 @@ def decode_image(item: Media) -> Any:
         from PIL import Image, ImageOps, UnidentifiedImageError
     try:
         with Image.open(io.BytesIO(item.data)) as opened:
-            if opened.width * opened.height > MOST_PIXELS:
+            if opened.width * opened.height > MAX_PIXELS:
                 raise _too_large(item, opened.width, opened.height)
             opened.load()
             return ImageOps.exif_transpose(opened).convert("RGB")
@@ -59,7 +59,7 @@ def thumbnail(item: Media) -> str:
 
 def is_thumbnail(text: str) -> bool:
     """True for what `thumbnail` returns: nothing that a page would ask anybody for."""
-    return not text or (len(text) <= _MOST_LETTERS and re.fullmatch(_JPEG + "[A-Za-z0-9+/]+={0,2}", text) is not None)
+    return not text or (len(text) <= _MAX_LETTERS and re.fullmatch(_JPEG + "[A-Za-z0-9+/]+={0,2}", text) is not None)
 
 
 def decode_video(item: Media) -> tuple[NDArray[np.uint8], tuple[float, ...]]:
@@ -77,7 +77,7 @@ def decode_video(item: Media) -> tuple[NDArray[np.uint8], tuple[float, ...]]:
     with _opened(item) as container:
         for place, frame in enumerate(container.decode(video=0)):
             if place in places:
-                if frame.width * frame.height > MOST_PIXELS:
+                if frame.width * frame.height > MAX_PIXELS:
                     raise _too_large(item, frame.width, frame.height)
                 frames.append(frame.to_ndarray(format="rgb24"))
                 times.append(float(frame.time or 0.0))
@@ -97,8 +97,8 @@ def decode_audio(item: Media, rate: int) -> NDArray[np.float32]:
             for piece in resampler.resample(frame) if frame is not None or pieces or count else ():
                 pieces.append(piece.to_ndarray().reshape(-1).astype(np.float32))
                 count += len(pieces[-1])
-                if count > MOST_SECONDS * rate:
-                    raise item.wrong(f"lasts more than {MOST_SECONDS // 3600} hours", "cut it")
+                if count > MAX_SECONDS * rate:
+                    raise item.wrong(f"lasts more than {MAX_SECONDS // 3600} hours", "cut it")
     if not count:
         raise item.wrong("lasts 0 seconds", "is the file complete?")
     return np.concatenate(pieces)
@@ -107,7 +107,7 @@ def decode_audio(item: Media, rate: int) -> NDArray[np.float32]:
 def _first_frame(item: Media) -> Any:
     with _opened(item) as container:
         for frame in container.decode(video=0):
-            if frame.width * frame.height > MOST_PIXELS:
+            if frame.width * frame.height > MAX_PIXELS:
                 raise _too_large(item, frame.width, frame.height)
             return frame.to_image()
     raise item.wrong("has no frames", "is the file complete?")
@@ -146,7 +146,7 @@ def _package(item: Media, name: str) -> Iterator[None]:
 
 
 def _too_large(item: Media, width: int, height: int) -> Exception:
-    problem = f"has {width} x {height} pixels, more than the {MOST_PIXELS // 10**6} million that are decoded"
+    problem = f"has {width} x {height} pixels, more than the {MAX_PIXELS // 10**6} million that are decoded"
     return item.wrong(problem, "make it smaller")
 
 

@@ -24,7 +24,7 @@ from lmql_lite.tokens import Tokenizer
 Kind = Literal["openai", "responses", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]
 Body = dict[str, Any]
 
-MOST_BYTES = 20 << 20
+MAX_BYTES = 20 << 20
 """Largest item that is sent: the limit of most services."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _CLIPS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
@@ -58,7 +58,7 @@ PUSHED = (
 WIDTHS = ("top_logprobs", "logprobs", "n_probs")
 LIMITS = ("max_completion_tokens", "max_tokens")
 """Names of the token limit in a chat: some models of OpenAI take only the first, most servers the second."""
-LEAST_OUTPUT = 16
+MIN_OUTPUT = 16
 """Least limit that the Responses API takes. Reasoning models of OpenAI may refuse a lower one in a chat."""
 _LENGTH = re.compile(
     r"context (?:length|window|size)|max_model_len|max(?:_completion)?_tokens\W.*(?:too large|at most)", re.I
@@ -218,7 +218,7 @@ class Dialect:
             "store": False,
             "model": model,
             "input": self.prompted(model, prompt)["messages"],
-            "max_output_tokens": max(request.max_tokens, LEAST_OUTPUT),
+            "max_output_tokens": max(request.max_tokens, MIN_OUTPUT),
             "include": ["message.output_text.logprobs"],
             "top_logprobs": width if request.alternatives else 0,
             **self._sampling(sampling),
@@ -381,8 +381,8 @@ def content(turn: PromptTurn) -> str | list[dict[str, Any]]:
 
 
 def _part(item: Media) -> dict[str, Any]:
-    if len(item.data) > MOST_BYTES:
-        problem = f"has {len(item.data) / 2**20:.1f} MiB, and a server is sent {MOST_BYTES >> 20} at most"
+    if len(item.data) > MAX_BYTES:
+        problem = f"has {len(item.data) / 2**20:.1f} MiB, and a server is sent {MAX_BYTES >> 20} at most"
         raise item.wrong(problem, "make it smaller")
     data = base64.b64encode(item.data).decode()
     if item.modality == "image" and item.mime in _PICTURES:

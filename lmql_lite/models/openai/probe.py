@@ -24,7 +24,7 @@ from lmql_lite.models.base import (
     PromptTurn,
     ServerUsage,
 )
-from lmql_lite.models.openai.dialects import LEAST_OUTPUT, PUSHED, Dialect, Kind
+from lmql_lite.models.openai.dialects import MIN_OUTPUT, PUSHED, Dialect, Kind
 from lmql_lite.models.openai.negotiation import Exchange, Sender
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.options import Sampling
@@ -96,10 +96,10 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
             elif is_first_chat and dialect.stops_on_close and "not a chat model" in refusal.reason:
                 chat = False
             elif is_first_chat and _is_about_responses(refusal):
-                dialect, tokens = replace(dialect, kind="responses"), LEAST_OUTPUT
+                dialect, tokens = replace(dialect, kind="responses"), MIN_OUTPUT
                 can = replace(dialect.can, fingerprint=can.fingerprint)
             elif is_first_chat and _is_about_thoughts(refusal):
-                tokens = LEAST_OUTPUT
+                tokens = MIN_OUTPUT
             else:
                 raise
         else:

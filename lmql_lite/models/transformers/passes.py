@@ -37,7 +37,7 @@ PAGE = 256
 """Tokens of a page: step of the sums of exact attention, as of the chunks on the tiers."""
 _GRAIN = 32
 """Room is made for at least this many tokens at once, where nothing needs whole pages."""
-_MOST_BUFFERS = 8
+_MAX_BUFFERS = 8
 """A sequence of more buffers is copied into one when it grows."""
 
 
@@ -93,10 +93,10 @@ class KVSequence:
         that of the first new token, or before it, where known tokens have to be copied."""
         length = self.length + count
         last = self.buffers[-1] if self.buffers else None
-        if last is not None and last.end == self.length and not last.closed and len(self.buffers) <= _MOST_BUFFERS:
+        if last is not None and last.end == self.length and not last.closed and len(self.buffers) <= _MAX_BUFFERS:
             last.end = length
             return KVSequence(self.buffers, length), self.length
-        begin = self.length - self.length % align if len(self.buffers) < _MOST_BUFFERS else 0
+        begin = self.length - self.length % align if len(self.buffers) < _MAX_BUFFERS else 0
         kept = tuple(buffer for buffer in self.buffers if buffer.begin < begin)
         return KVSequence((*kept, KVBuffer(begin, length)), length), begin
 
