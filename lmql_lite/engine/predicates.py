@@ -101,12 +101,13 @@ class Judge:
             return None
         evaluate_now = partial(value_of, environment=environment)
         run = partial(evaluate, environment=environment)
+        number = {self.op.name: value} if self.op.number else None
         with assigned(environment, {self.op.name: value, TEXT: text, FINAL: told is None}):
             for condition in self.op.judges if told is None else told:
                 if not condition.clause.has_values(evaluate_now):
                     continue
                 call = condition.judgement and condition.judgement.call
-                with condition.clause.reading_values(evaluate_now):
+                with condition.clause.reading_values(evaluate_now, number):
                     if call and self._judges_unfinished(condition, environment):
                         verdict = await run(call.code)
                     else:

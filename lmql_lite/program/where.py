@@ -125,13 +125,14 @@ class Clause:
         return True
 
     @contextmanager
-    def reading_values(self, evaluate: Evaluate) -> Iterator[None]:
-        """Raises ConstraintError if Python fails because a hole has a number or a date instead of text."""
+    def reading_values(self, evaluate: Evaluate, own: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Raises ConstraintError if Python fails because a hole has a number or a date instead of text. `own` is the
+        judged hole with its value, if `INT(X)` or `FLOAT(X)` makes that a number."""
         try:
             yield
         except (TypeError, AttributeError) as error:
-            for name, code in self.others:
-                value = evaluate(code)
+            others = {name: evaluate(code) for name, code in self.others}
+            for name, value in {**others, **(own or {})}.items():
                 if isinstance(value, int | float | datetime.date | Enum):
                     kind = "number" if type(value) in (int, float) else type(value).__name__
                     sentence = f"`{self.span.source}` reads [{name}], which is then the {kind} {value}: {error}"

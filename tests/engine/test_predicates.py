@@ -369,3 +369,13 @@ def test_not_before_a_mix_of_python_and_words_of_where_was_refused(where: str) -
     options = ["abc", "ab", "bcd", "bc", "1"]
     source = f'def odd(text):\n    return len(text) % 2 == 1\n"[X]" where {where} and X in {options}'
     assert lq.run_sync(source, model=lq.ScriptedModel("abc"), session=lq.Session())["X"] in ("ab", "bc")
+
+
+def test_a_text_that_int_made_a_number_is_named_where_python_wants_a_text() -> None:
+    with pytest.raises(
+        lq.ConstraintError, match=r"reads \[X\], which is then the number \d+: 'int' object is not"
+    ) as caught:
+        lq.run_sync('"[X]" where INT(X) and len(set(X)) > 1', model=lq.ScriptedModel("12"))
+    assert caught.value.hint == "write str(X) for its text"
+    query = '"[X]" where INT(X) and len(set(str(X))) > 1'
+    assert lq.run_sync(query, model=lq.ScriptedModel("12 and"))["X"] == 12

@@ -32,11 +32,12 @@ known = Known()
 """,
     "few": """\
 def few(text, final=True):
-    return len(set(text)) < 5 if final or len(set(text)) > 4 else None
+    letters = len(set(str(text)))
+    return letters < 5 if final or letters > 4 else None
 """,
     "even": """\
 def even(text):
-    return sum(text.encode()) % 2 == 0
+    return sum(str(text).encode()) % 2 == 0
 """,
     "ask": """\
 @query
@@ -155,7 +156,7 @@ class Clauses:
             case "number":
                 return self.number()
             case "python":
-                return dice.choice([f"len(set({hole})) > {dice.randint(1, 3)}", f"even({hole})", f"few({hole})"])
+                return dice.choice([f"len(set(str({hole}))) > {dice.randint(1, 3)}", f"even({hole})", f"few({hole})"])
             case "given":
                 return self.without_hole()
         at = dice.choice(["STOPS_AT", "STOPS_BEFORE"])

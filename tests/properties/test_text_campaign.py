@@ -34,7 +34,7 @@ CONDITIONS = [
     '{H} in ["a", "ab", "aab", "é"]',
     'REGEX({H}, r"[a-e., ]+")',
     "len({H}) == {few}",
-    "sum({H}.encode()) % 3 != 0",
+    "sum(str({H}).encode()) % 3 != 0",
 ]
 FREE = [0, 1, 1, 3, 5, 5]
 """Indexes of the CONDITIONS for servers that take no grammar."""
