@@ -54,8 +54,10 @@ _CREDENTIAL = re.compile(
 )
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 _SERVER = re.compile(
-    r"https?://|(?:async_)?(?:openai|azure|anthropic|claude|gemini)(?:[/_|]|$)|(?:gpt|claude|gemini)-\d|"
-    r"(?:bedrock|cohere|deepseek|fireworks|groq|litellm|mistral|ollama|openrouter|together|xai)/|"
+    r"https?://|(?:async_)?(?:openai|azure|anthropic|claude|gemini|litellm)(?:[/_|]|$)|"
+    r"(?:gpt|claude|gemini|grok)-\d|chatgpt-|o\d(?:-[\w.-]+)?(?:\||$)|deepseek-(?:chat|reasoner)(?:\||$)|"
+    r"mistral-(?:large|medium|small)-(?:latest|\d{4})(?:\||$)|"
+    r"(?:bedrock|cohere|deepseek|fireworks|groq|mistral|ollama|openrouter|together|xai)/|"
     r"[\w-]*-completions(?:\||$)",
     re.I,
 )

@@ -282,7 +282,8 @@ def test_a_turn_of_a_chat_is_not_an_option() -> None:
     assert key(Request("generate_until", (turns, {"temperature": 0})))
 
 
-SERVERS = ["gpt-4o", "claude-3-haiku", "litellm/x", "groq/x", "https://host/v1", "openai/gpt-4o", "async_openai",
+SERVERS = ["o1", "o3-mini", "chatgpt-4o-latest", "litellm", "deepseek-chat", "mistral-large-latest", "grok-4",
+           "gpt-4o", "claude-3-haiku", "litellm/x", "groq/x", "https://host/v1", "openai/gpt-4o", "async_openai",
            "openai_compatible", "azure_openai", "claude", "anthropic/x", "gemini_api",
            "local-chat-completions"]  # fmt: skip
 
