@@ -157,5 +157,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: a test that calls the garbage collector need not wait for all of it."""
+    """Exempts the collected tests from garbage collection, which some tests call often."""
     gc.freeze()

@@ -70,7 +70,7 @@ class Resumption:
     called: Frame | None = None
     error: BaseException | None = None
     returned: tuple[Any, ...] | None = None
-    """What the coroutine returned at its end."""
+    """Return value of the coroutine, once it has ended."""
 
     def __await__(self) -> abc.Generator[Any, Any, Ask | None]:
         go: Callable[[Any], Any] = self.coroutine.send
