@@ -41,7 +41,8 @@ class Bundle(BuildHookInterface):
             files = [file for file in files if file == dist]  # the rest is in it anyway
         else:
             files += sorted((root / "examples").glob("*.lq"))
-            files += sorted(file for file in (root / "examples").glob("[0-9]*/*") if file.is_file())
+            beside = ("-shm", "-wal")  # what SQLite keeps beside a file that is open
+            files += sorted(file for file in (root / "examples").glob("[0-9]*/*") if not file.name.endswith(beside))
             files += [root / "examples" / "recorded"]
             self.made = tempfile.TemporaryDirectory()
             build_data["force_include"][str(tables(root, Path(self.made.name)))] = "lmql_lite/grammar/tables.json"

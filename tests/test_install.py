@@ -64,7 +64,8 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 def copied(folder: Path, *, bundle: bool = True) -> Path:
     """The checkout as somebody has it who has built nothing, but for the page's bundle if it is there."""
-    left_out = (".git", ".venv*", "node_modules", ".*_cache", "__pycache__", *(() if bundle else ("dist",)))
+    left_out = (".git", ".venv*", "node_modules", ".*_cache", "__pycache__", "*-shm", "*-wal")
+    left_out += () if bundle else ("dist",)
     return Path(shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*left_out)))
 
 

@@ -353,7 +353,7 @@ def test_something_else_there() -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
     with speaking(page) as url:
         assert "is not an OpenAI-compatible API: it lists its models as '<html></html>'" in meeting(url).message
-    with speaking(b"HTTP/1.1 307 -\r\nLocation: /v1/models\r\nContent-Length: 0\r\n\r\n") as url:
+    with speaking(b"HTTP/1.1 307 -\r\nLocation: /v1/models\r\nConnection: close\r\nContent-Length: 0\r\n\r\n") as url:
         assert "does not answer as HTTP servers do" in meeting(url).message
     with speaking(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\n{x}") as url:
         assert "is not an OpenAI-compatible API" in meeting(url).message
