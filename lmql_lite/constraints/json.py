@@ -413,8 +413,8 @@ NEAR = 128
 """Number of tokens left from which on a mask checks that the value can still end."""
 SLACK = 24
 """Most tokens by which a single token is assumed to delay the end of a value."""
-MANY = 2000
-"""Most texts for each of which a way to the end is searched."""
+MANY, MANY_IN_ESCAPE = 2000, 200
+"""Most texts for each of which a way to the end is searched; a step inside an escape costs ten times as much."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -547,7 +547,7 @@ class GrammarMatcher:
         if needed + SLACK < tokens_left:
             return []
         closes = way is not None and place.inside and not place.escape and way.startswith(QUOTE)
-        are_many = np.count_nonzero(texts) > MANY
+        are_many = np.count_nonzero(texts) > (MANY_IN_ESCAPE if place.escape else MANY)
         if closes and not behind and needed < tokens_left:
             texts = texts & ~place.texts.plain  # plain texts, nearly all of them, do not delay the end
         # most texts extend the value that this way ends, or begin with its first one or two bytes
