@@ -1,7 +1,7 @@
 // The form for a query's inputs: one field each, for text, for JSON, or for a text on each line.
 import { byId, make } from "./dom.js";
 
-const MOST_RUNS = 50; // of one click
+const MAX_RUNS = 50; // of one click
 
 export class Inputs {
   constructor() {
@@ -49,7 +49,7 @@ export class Inputs {
     for (const name of this._names) {
       const values = this._read(name);
       sets = sets.flatMap((set) => values.map((value) => ({ ...set, [name]: value })));
-      if (sets.length > MOST_RUNS) throw new SyntaxError(`the inputs make more than ${MOST_RUNS} runs`);
+      if (sets.length > MAX_RUNS) throw new SyntaxError(`the inputs make more than ${MAX_RUNS} runs`);
     }
     return sets;
   }

@@ -5,7 +5,7 @@ export const ROW = 34; // pixels from one row to the next
 export const GAP = 30; // pixels between a part and the next
 
 const INDENT = 24; // pixels, of a wrapped line
-const LEAST_WIDTH = 260; // of a line
+const MIN_WIDTH = 260; // of a line
 const TURN = 6; // pixels between the parts and a line that goes down
 
 /** Gives every run `x`, `row`, `isWrapped` and, where it is, `turn`, the x at which the line to it goes down; so that a line
@@ -13,7 +13,7 @@ const TURN = 6; // pixels between the parts and a line that goes down
 export function layOut(top, width) {
   const size = { width: 0, height: 0 };
   let row = 0;
-  for (const first of top.children) row = trunk(first, 0, row, Math.max(width, LEAST_WIDTH), size) + 1;
+  for (const first of top.children) row = trunk(first, 0, row, Math.max(width, MIN_WIDTH), size) + 1;
   return size;
 }
 

@@ -377,8 +377,8 @@ export function kindOf(node) {
   return node.token.hole === null ? "prompt" : node.token.source;
 }
 
-const MOST_GHOSTS = 3; // at one place
-const LEAST_GHOST = 0.005; // probability
+const MAX_GHOSTS = 3; // at one place
+const MIN_GHOST_PROBABILITY = 0.005;
 const NO_RUN = { kind: "ghost", fate: "missed", hole: null, passes: 0, children: [], hidden: 0, isBest: false, isOther: false };
 
 /** Alternatives where one of these nodes was chosen, likeliest first, without the nodes themselves. */
@@ -387,8 +387,8 @@ function thoughtOf(nodes) {
   if (!asked) return [];
   const known = new Set(nodes.map((node) => node.token.id));
   return asked.alternatives
-    .filter((each) => !known.has(each.id) && Math.exp(each.logprob) >= LEAST_GHOST)
-    .slice(0, MOST_GHOSTS)
+    .filter((each) => !known.has(each.id) && Math.exp(each.logprob) >= MIN_GHOST_PROBABILITY)
+    .slice(0, MAX_GHOSTS)
     .map((each) => (each.ghost ??= { ...each, asked, token: { ...asked, id: each.id, text: each.text ?? "", logprob: each.logprob } }));
 }
 

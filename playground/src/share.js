@@ -1,6 +1,6 @@
 // A query in a link: `#code=`, deflated, in base64url. Nothing of it reaches a server.
 
-const MOST_CHARACTERS = 1_000_000;
+const MAX_CHARACTERS = 1_000_000;
 
 export async function packed(text) {
   const bytes = await through(new Blob([text]).stream(), new CompressionStream("deflate-raw"));
@@ -13,7 +13,7 @@ export async function packed(text) {
 export async function unpacked(code) {
   const binary = atob(code.replaceAll("-", "+").replaceAll("_", "/"));
   const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
-  const found = await through(new Blob([bytes]).stream(), new DecompressionStream("deflate-raw"), MOST_CHARACTERS);
+  const found = await through(new Blob([bytes]).stream(), new DecompressionStream("deflate-raw"), MAX_CHARACTERS);
   return new TextDecoder("utf-8", { fatal: true }).decode(found);
 }
 

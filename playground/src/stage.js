@@ -12,7 +12,7 @@ import { TokensView } from "./views/tokens.js";
 import { TrieView } from "./views/trie.js";
 
 const SPOKEN = 300; // characters of a value
-const MOST_BEFORE = 20; // runs on this page that the tree remembers
+const MAX_BEFORE = 20; // runs on this page that the tree remembers
 
 export class Stage {
   /** `onGoOn(prefill)`: a run is wanted that goes on from a place of the one that is shown. */
@@ -45,7 +45,7 @@ export class Stage {
 
   /** Another run is shown from now on. */
   began(recording) {
-    if (this._shown?.end && this._shown.count && !this._recording?.isExample) this._before = [...this._before, this._shown].slice(-MOST_BEFORE);
+    if (this._shown?.end && this._shown.count && !this._recording?.isExample) this._before = [...this._before, this._shown].slice(-MAX_BEFORE);
     this._trie.setOthers(this._before);
     this._recording = recording;
     byId("recorded").hidden = !recording?.isExample;

@@ -5,7 +5,7 @@ import { withAlternative, withBeginning, withValue } from "../onward.js";
 import { percent } from "./tokens.js";
 
 const GAP = 6; // pixels between the card and what was chosen
-const LEAST_HEIGHT = 140;
+const MIN_HEIGHT = 140;
 
 export function times(count) {
   return count === 0 ? "never" : count === 1 ? "once" : `${count} times`;
@@ -71,7 +71,7 @@ export class Card {
     const below = bottom - anchor.bottom - GAP;
     const above = anchor.top - Math.max(box.top, 0) - GAP;
     const isBelow = below >= this._root.offsetHeight || below >= above;
-    style.maxHeight = `${Math.max(LEAST_HEIGHT, Math.min(this._root.offsetHeight, isBelow ? below : above))}px`;
+    style.maxHeight = `${Math.max(MIN_HEIGHT, Math.min(this._root.offsetHeight, isBelow ? below : above))}px`;
     const top = isBelow ? anchor.bottom + GAP : anchor.top - GAP - this._root.offsetHeight;
     const left = Math.max(0, Math.min(anchor.left - box.left, box.width - this._root.offsetWidth));
     style.top = `${top - box.top + this._root.offsetParent.scrollTop}px`;

@@ -1,7 +1,7 @@
 // What happened, line by line: prints and warnings of the query among it. Tokens and texts are not: they have views.
 import { make, visible } from "../dom.js";
 
-const MOST = 2_000;
+const MAX_ENTRIES = 2_000;
 
 export class LogView {
   constructor(root) {
@@ -23,7 +23,7 @@ export class LogView {
         make("b", {}, what), " ", make("span", { class: "said" }, visible(text))));
     }
     this._root.append(rows);
-    while (this._root.childElementCount > MOST) this._root.firstElementChild.remove();
+    while (this._root.childElementCount > MAX_ENTRIES) this._root.firstElementChild.remove();
     return this._at < scene.log.length;
   }
 }

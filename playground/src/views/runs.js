@@ -2,11 +2,11 @@
 import { counted, make, onOneLine, shortened, visible } from "../dom.js";
 import { told } from "../onward.js";
 
-const MOST = 50; // runs that are shown
+const MAX_RUNS = 50; // runs that are shown
 const LONGEST = 300; // characters of a failure
 const LONGEST_ANSWER = 120; // characters of an answer
 const SHORT = 40; // of an input, and of the text beside a difference between queries
-const MOST_ANSWERS = 3; // holes of a run
+const MAX_ANSWERS = 3; // holes of a run
 
 export class RunsView {
   /** `onShow(recording)`: a run is to be seen again. */
@@ -21,7 +21,7 @@ export class RunsView {
   /** A run has begun, or a recording was opened. */
   add(recording) {
     const number = (this._runs.at(-1)?.number ?? 0) + 1;
-    this._runs = [...this._runs, { number, recording, summary: null }].slice(-MOST);
+    this._runs = [...this._runs, { number, recording, summary: null }].slice(-MAX_RUNS);
   }
 
   draw() {
@@ -131,10 +131,10 @@ function shown(value) {
 /** The run's value, else its holes; what differs from those of another run is marked. */
 function* answers({ values }, other) {
   const wanted = values.has("value") ? [["value", values.get("value")]] : [...values];
-  for (const [name, text] of wanted.slice(0, MOST_ANSWERS)) {
+  for (const [name, text] of wanted.slice(0, MAX_ANSWERS)) {
     yield make("div", {}, name === "value" ? null : make("small", {}, `${visible(name)} `), make("code", {}, ...marked(text, other?.values.get(name) ?? (other ? "" : text))));
   }
-  if (wanted.length > MOST_ANSWERS) yield make("div", {}, make("small", {}, `and ${wanted.length - MOST_ANSWERS} more`));
+  if (wanted.length > MAX_ANSWERS) yield make("div", {}, make("small", {}, `and ${wanted.length - MAX_ANSWERS} more`));
 }
 
 function* marked(text, other) {

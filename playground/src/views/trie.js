@@ -7,13 +7,13 @@ import { Trie } from "../scene.js";
 import { times } from "./card.js";
 import { percent } from "./tokens.js";
 
-const MOST_RUNS = 300; // drawn at once
-const MOST_WITH_GHOSTS = 150; // tokens of a tree that shows alternatives
+const MAX_RUNS = 300; // drawn at once
+const MAX_TOKENS_WITH_GHOSTS = 150; // tokens of a tree that shows alternatives
 const LABEL = 26; // characters
 const CHARACTER = 7.3;
 const PADDING = 9;
 const MARGIN = 60; // pixels at the right, for lines that go down
-const MOST_NEW = 40; // of them, in one frame
+const MAX_NEW = 40; // of them, in one frame
 const REST = 6; // drawing takes at most one part in so many of the time
 
 export class TrieView {
@@ -60,8 +60,8 @@ export class TrieView {
     this._scene = scene;
     this._drawn = stamp;
     const trie = this._isShared ? joined([...this._others, scene]) : scene.trie;
-    const hasGhosts = !isList && this._ghosts.checked && trie.size <= MOST_WITH_GHOSTS;
-    const { top, drawn } = trie.runs(MOST_RUNS, best(scene, trie), hasGhosts);
+    const hasGhosts = !isList && this._ghosts.checked && trie.size <= MAX_TOKENS_WITH_GHOSTS;
+    const { top, drawn } = trie.runs(MAX_RUNS, best(scene, trie), hasGhosts);
     let isLeft = false;
     if (isList) this._tabulate(drawn);
     else {
@@ -88,7 +88,7 @@ export class TrieView {
     const parts = [];
     let made = 0;
     for (const run of drawn) {
-      if (made === MOST_NEW) continue;
+      if (made === MAX_NEW) continue;
       const stamp = looks(run, run.last === latest);
       const known = before.get(run.tokens[0]);
       const isNew = known?.stamp !== stamp;
