@@ -144,6 +144,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr
     if not is_named and not os.environ.get("CI"):
         config.option.markexpr = "not slow"
+    if os.environ.get("LMQL_LITE_TRY_TWICE"):
+        config.option.only_rerun.append(".")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
