@@ -116,6 +116,11 @@ class Symbol:
     relations: ClassVar[tuple[str, ...]] = ()
     """Relations that a term can express."""
 
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Values of a type, which have its attributes."""
+        return ()
+
     def knows(self, relation: str) -> bool:
         return relation in self.relations
 
@@ -239,12 +244,16 @@ class TextSymbol(Symbol):
             raise Unguided
         return self.typed.attribute(name)
 
-    def refuse_unknown(self, method: str) -> None:
-        """Raises QueryError for a method that no text has."""
-        if not self.is_text or hasattr(str, method):
+    def refuse_unknown(self, name: str) -> None:
+        """Raises QueryError for an attribute or a method that neither the text nor its value has."""
+        examples = ("", *(self.typed.examples if self.typed else ()))
+        if self.kind or self.is_made or any(hasattr(each, name) for each in examples):
             return
-        hint = INSTEAD.get(method.lower()) or did_you_mean(method, [each for each in dir(str) if each[0] != "_"])
-        raise QueryError(f"text has no method '{method}'", hint=hint or 'for example X.startswith("a")')
+        hint = did_you_mean(name, [each for each in dir(examples[-1]) if each[0] != "_"])
+        if self.typed:
+            raise QueryError(f"a value of this type has no attribute '{name}'", hint=hint)
+        hint = INSTEAD.get(name.lower()) or hint or 'for example X.startswith("a")'
+        raise QueryError(f"text has no method '{name}'", hint=hint)
 
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
         match name, given:
@@ -527,6 +536,10 @@ class NumberSymbol(WholeSymbol):
     kind: Kind
 
     @property
+    def examples(self) -> tuple[Any, ...]:
+        return (MADE[self.kind]("0"),)
+
+    @property
     def subject(self) -> str:
         return f"{self.kind}() of a hole"
 
@@ -599,12 +612,19 @@ WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats
 """Patterns of times and datetimes that have no time zone."""
 
 
+MOMENTS: Mapping[str, Any] = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}
+
+
 @dataclass(frozen=True, slots=True)
 class MomentSymbol(JudgedSymbol):
     """A date, a datetime or a time."""
 
     kind: Literal["date", "datetime", "time"]
     relations = COMPARISONS
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        return (MOMENTS[self.kind].min,)
 
     def holding(self, relation: str, value: Any) -> Term:
         if relation in ORDER or self.kind == "date":
@@ -627,7 +647,7 @@ class MomentSymbol(JudgedSymbol):
         return DatePartSymbol(name)
 
     def _check(self, value: Any) -> None:
-        kind = {"date": datetime.date, "datetime": datetime.datetime, "time": datetime.time}[self.kind]
+        kind = MOMENTS[self.kind]
         if not isinstance(value, kind) or (self.kind == "date" and isinstance(value, datetime.datetime)):
             raise wrong(f"a {self.kind} is compared with a {self.kind}", value)
         if getattr(value, "tzinfo", None) is not None:
@@ -705,6 +725,10 @@ class ListedSymbol(Symbol):
 
     pairs: tuple[tuple[bytes, Any], ...]
     relations = COMPARISONS
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.pairs)
 
     def holding(self, relation: str, value: Any) -> Term:
         if relation == "in" and not isinstance(value, Iterable):
