@@ -60,3 +60,11 @@ class RedisServer:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+
+class BreakerClock:
+    """Time of the circuit breaker, which passes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: self.now)

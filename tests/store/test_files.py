@@ -35,19 +35,6 @@ def test_where_a_part_cannot_be_made_the_old_file_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["entry"]
 
 
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        replace_file(tmp_path / "no" / "entry", [b"x"])
-
-
-def test_a_lock_file_holds_one_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
-    with lock_file(path, 1.0) as first, lock_file(path, 0.0) as second:
-        assert (first, second) == (True, False)
-    with lock_file(path, 0.0) as third:
-        assert third
-
-
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     script = f"""
 import sys, time

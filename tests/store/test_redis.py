@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from lmql_lite.errors import CacheError
 from lmql_lite.store.redis import RedisTier
 from lmql_lite.store.tier import MemoryTier
 from lmql_lite.store.tiered import Tiered
-from tests.store.redis_server import RedisServer
+from tests.store.redis_server import BreakerClock, RedisServer
 
 
 @pytest.fixture
@@ -23,18 +24,17 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-class Clock:
-    """Clock of the circuit breaker: counts what was asked, and time passes when the test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: self.now)
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[Any]:
+    """Somebody else on the server."""
+    with pytest.importorskip("redis").Redis.from_url(server.url) as other:
+        yield other
 
 
 def test_an_absent_server_is_asked_ever_less_often_and_serves_when_it_is_back(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = BreakerClock(monkeypatch)
     tier = RedisTier(server.url, "test", 2**20)
     assert tier.put("key", b"value")
     server.stop()
@@ -93,40 +93,27 @@ def test_a_bad_url_is_an_error_that_names_it(url: str) -> None:
     assert error.value.hint == "such as redis://localhost:6379"
 
 
-def test_valkey_urls_are_taken(server: RedisServer) -> None:
-    assert RedisTier(server.url.replace("redis", "valkey"), "test", 2**20, timeout=5.0).put("key", b"value")
-
-
-def test_damaged_and_foreign_entries_are_misses_and_removed(server: RedisServer) -> None:
-    redis = pytest.importorskip("redis")
-    tier, client = RedisTier(server.url, "test", 2**20, timeout=5.0), redis.Redis.from_url(server.url)
-    for key, damage in [("short", b"x"), ("other", None), ("flipped", b"")]:
-        tier.put(key, b"value of an entry")
-        entry = f"lmql_lite:{{test}}:entry:{key}"
-        whole = client.get(entry)
-        client.set(
-            entry, damage or (whole[:-1] + b"\0" if damage == b"" else client.get("lmql_lite:{test}:entry:x") or b"{}")
-        )
-        assert tier.get([key]) == [None] and not client.exists(entry)
+def test_damaged_and_foreign_entries_are_misses_and_removed(server: RedisServer, client: Any) -> None:
+    tier = RedisTier(server.url, "test", 2**20, timeout=5.0)
+    tier.put("key", b"value of an entry")
+    whole = client.get("lmql_lite:{test}:entry:key")
+    for damaged in (b"x", b"{}", whole[:-1] + b"\0"):
+        tier.put("key", b"value of an entry")
+        client.set("lmql_lite:{test}:entry:key", damaged)
+        assert tier.get(["key"]) == [None] and not client.exists("lmql_lite:{test}:entry:key")
     assert tier.counts.corrupt == 3 and tier.keys() == []
-    client.close()
-    tier.close()
 
 
-def test_a_key_of_another_type_is_a_miss_and_no_outage(server: RedisServer) -> None:
-    redis = pytest.importorskip("redis")
-    tier, client = RedisTier(server.url, "test", 2**20, timeout=5.0), redis.Redis.from_url(server.url)
+def test_a_key_of_another_type_is_a_miss_and_no_outage(server: RedisServer, client: Any) -> None:
+    tier = RedisTier(server.url, "test", 2**20, timeout=5.0)
     client.set("lmql_lite:{test}:order", "somebody else's")
     assert not tier.put("key", b"value") and "refuses a command" in tier.notices[0]
     client.flushall()
     assert tier.put("key", b"value") and tier.get(["key"]) == [b"value"]
-    client.close()
-    tier.close()
 
 
-def test_a_server_that_forgets_is_an_empty_tier(server: RedisServer) -> None:
-    redis = pytest.importorskip("redis")
-    tier, client = RedisTier(server.url, "test", 5000, timeout=5.0), redis.Redis.from_url(server.url)
+def test_a_server_that_forgets_is_an_empty_tier(server: RedisServer, client: Any) -> None:
+    tier = RedisTier(server.url, "test", 5000, timeout=5.0)
     for number in range(4):
         tier.put(f"key {number}", bytes(1000))
     client.delete("lmql_lite:{test}:entry:key 0")  # as `allkeys-lru` does
@@ -136,8 +123,6 @@ def test_a_server_that_forgets_is_an_empty_tier(server: RedisServer) -> None:
     assert len(client.keys("lmql_lite:{test}:entry:*")) <= 5
     client.flushall()
     assert tier.get(["key 1"]) == [None] and tier.put("key", b"value")
-    client.close()
-    tier.close()
 
 
 def test_two_clients_share_entries_and_cap_and_namespaces_do_not(server: RedisServer) -> None:
@@ -151,8 +136,8 @@ def test_two_clients_share_entries_and_cap_and_namespaces_do_not(server: RedisSe
     assert other.get(["key 0"]) == [b"other"]
 
 
-def test_a_large_value_is_sent_in_pieces(server: RedisServer) -> None:
+def test_a_large_value_is_sent_in_pieces_also_to_valkey(server: RedisServer) -> None:
     value = bytes(range(256)) * 20_000
-    tier = RedisTier(server.url, "test", 2**24, timeout=5.0)
+    tier = RedisTier(server.url.replace("redis", "valkey"), "test", 2**24, timeout=5.0)
     assert tier.put("key", memoryview(value)) and tier.get(["key"]) == [value]
     assert tier.head(["key"], 300) == [value[:300]]

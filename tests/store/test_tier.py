@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,23 +13,14 @@ import pytest
 
 from lmql_lite.store.disk import DiskTier
 from lmql_lite.store.redis import RedisTier
-from lmql_lite.store.tier import MemoryTier, Store, envelope_size
+from lmql_lite.store.tier import MAX_GROUP, MemoryTier, Store, envelope_size
 from lmql_lite.store.tiered import Tiered
 from tests.store.redis_server import RedisServer
 
 Make = Callable[[int], Store]
-NASTY = [
-    "a/b",
-    "a-b",
-    "a\\b:c*?",
-    "nul",
-    "CON.x",
-    ".hidden",
-    "Zoë 🦊",
-    "per%cent!21",
-    "x" * 150,
-    "a@b@1@0@" + "f" * 64,
-]
+NASTY = ["a/b", "a-b", "a\\b:c*?", "nul", "CON.x", ".hidden", "Zoë 🦊", "per%cent!21", "x" * 150, "a@b@1@0@" + "f" * 64]
+ENTRY = 1000 + envelope_size("entry 00")
+"""Bytes of an entry of this file on the tiers where an envelope counts."""
 
 
 @pytest.fixture(params=["memory", "disk", "redis", "tiered", "tiered, write-behind"])
@@ -55,31 +46,41 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         yield made
 
 
-def flushed(store: Store) -> None:
+def flushed(store: Store) -> Sequence[Store]:
+    """The single tiers of a store, with all that was written behind."""
     if isinstance(store, Tiered):
         store.flush()
+        return store.tiers
+    return (store,)
+
+
+def fill(store: Store, *numbers: int) -> None:
+    for number in numbers:
+        assert store.put(f"entry {number:02}", bytes(1000))
+    flushed(store)
+
+
+def entries(*numbers: int) -> set[str]:
+    return {f"entry {number:02}" for number in numbers}
+
+
+def read(store: Store, *keys: str) -> list[bytes | None]:
+    return [None if value is None else bytes(value) for value in store.get(keys)]
 
 
 def test_a_value_comes_back_and_everything_else_is_a_miss(make: Make) -> None:
     store = make(2**20)
     assert store.get([]) == [] and store.contains([]) == []
     assert store.put("b", bytes(range(256))) and store.put("a", memoryview(b"value")) and store.put("empty", b"")
-    assert [None if value is None else bytes(value) for value in store.get(["a", "none", "b", "empty", "a"])] == [
-        b"value",
-        None,
-        bytes(range(256)),
-        b"",
-        b"value",
-    ]
+    assert read(store, "a", "none", "b", "empty", "a") == [b"value", None, bytes(range(256)), b"", b"value"]
     assert store.contains(["none", "a", "b", "empty"]) == [False, True, True, True]
     flushed(store)
-    assert [None if head is None else bytes(head) for head in store.head(["b", "a", "none"], 4)] == [
-        bytes(range(4)),
-        b"valu",
-        None,
-    ]
+    assert [head and bytes(head) for head in store.head(["b", "a", "none"], 4)] == [bytes(range(4)), b"valu", None]
     assert set(store.sizes()) == set(store.keys()) == {"a", "b", "empty"}
-    assert store.put("a", b"another") and bytes(store.get(["a"])[0] or b"") == b"another"
+    assert store.put("a", b"another") and read(store, "a") == [b"another"]
+    flushed(store)
+    value = store.get(["a"])[0]
+    assert value is not None and memoryview(value).readonly, "a reader cannot change it"
     assert store.delete("a") and not store.delete("a")
     assert store.get(["a"]) == [None] and not store.contains(["a"])[0]
     assert store.counts.hits >= 5 and store.counts.misses >= 2 and 0 < store.counts.hit_rate < 1
@@ -88,115 +89,106 @@ def test_a_value_comes_back_and_everything_else_is_a_miss(make: Make) -> None:
 
 def test_any_text_is_a_key(make: Make) -> None:
     store = make(2**20)
-    for number, key in enumerate(NASTY):
-        assert store.put(key, b"%d" % number)
-    assert [bytes(value or b"") for value in store.get(NASTY)] == [b"%d" % n for n in range(len(NASTY))]
+    for key in NASTY:
+        assert store.put(key, key.encode())
+    assert read(store, *NASTY) == [key.encode() for key in NASTY]
     flushed(store)
     assert set(store.keys()) == set(NASTY)
 
 
-def test_a_value_cannot_be_changed_by_a_reader(make: Make) -> None:
-    store = make(2**20)
-    store.put("key", b"value")
-    flushed(store)
-    value = store.get(["key"])[0]
-    assert value is not None and memoryview(value).readonly
-
-
 def test_check_20_ten_times_the_cap_stays_within_it_at_every_step_and_the_oldest_go_first(make: Make) -> None:
-    cap = 4 * (1000 + envelope_size("entry 00")) + 500
+    cap = 4 * ENTRY + 500
     store = make(cap)
     for number in range(40):
-        assert store.put(f"entry {number:02}", bytes(1000))
+        fill(store, number)
         if number >= 3:
             store.get(["entry 00"])  # in use: never the oldest
-        flushed(store)
-        tiers = store.tiers if isinstance(store, Tiered) else (store,)
-        assert all(sum(tier.sizes().values()) <= cap for tier in tiers)
-    expected = {"entry 00", "entry 37", "entry 38", "entry 39"}
-    if isinstance(store, Tiered):  # the disk does not hear of what memory answers
-        assert set(store.tiers[0].keys()) == expected
-        assert set(store.tiers[1].keys()) == {"entry 36", "entry 37", "entry 38", "entry 39"}
-    else:
-        assert set(store.keys()) == expected
+        assert all(sum(tier.sizes().values()) <= cap for tier in flushed(store))
+    first, *below = flushed(store)
+    assert set(first.keys()) == entries(0, 37, 38, 39)
+    for tier in below:  # the disk does not hear of what memory answers
+        assert set(tier.keys()) == entries(36, 37, 38, 39)
 
 
 def test_of_keys_read_together_the_first_is_evicted_last(make: Make) -> None:
-    cap = 3 * (1000 + envelope_size("entry 00")) + 500
-    store = make(cap)
-    for number in range(3):
-        store.put(f"entry {number:02}", bytes(1000))
-    flushed(store)
-    for tier in store.tiers if isinstance(store, Tiered) else (store,):
+    store = make(3 * ENTRY + 500)
+    fill(store, 0, 1, 2)
+    for tier in flushed(store):
         tier.get(["entry 00", "entry 01", "entry 02"])
-    store.put("entry 03", bytes(1000))
-    flushed(store)
-    assert set(store.keys()) == {"entry 00", "entry 01", "entry 03"}
-    for tier in store.tiers if isinstance(store, Tiered) else (store,):
+    fill(store, 3)
+    assert set(store.keys()) == entries(0, 1, 3)
+    for tier in flushed(store):
         tier.touch(["entry 01"])
-    store.put("entry 04", bytes(1000))
-    flushed(store)
-    assert set(store.keys()) == {"entry 01", "entry 03", "entry 04"}
+    fill(store, 4)
+    assert set(store.keys()) == entries(1, 3, 4)
 
 
 def test_check_20_pinned_entries_survive_and_leave_no_room_only_where_they_fill_the_cap(make: Make) -> None:
-    cap = 2 * (1000 + envelope_size("entry 00")) + 500
-    store = make(cap)
-    store.put("entry 00", bytes(1000))
-    flushed(store)
+    store = make(2 * ENTRY + 500)
+    fill(store, 0)
     assert store.pin("entry 00", True) and not store.pin("none", True)
-    for number in range(1, 9):
-        assert store.put(f"entry {number:02}", bytes(1000))
-    flushed(store)
-    assert set(store.keys()) == {"entry 00", "entry 08"}
+    fill(store, *range(1, 9))
+    assert set(store.keys()) == entries(0, 8)
     assert store.get(["entry 00"]) != [None]  # reading does not end a pin
     assert store.pin("entry 08", True)
     refused = store.put("entry 09", bytes(1000))
     flushed(store)
     assert not refused or isinstance(store, Tiered)  # write-behind: accepted, and refused later
-    assert set(store.keys()) == {"entry 00", "entry 08"}
+    assert set(store.keys()) == entries(0, 8)
     store.pin("entry 00", False)
     store.pin("entry 08", False)
-    assert store.put("entry 10", bytes(1000))
-    flushed(store)
-    for tier in store.tiers if isinstance(store, Tiered) else (store,):
-        assert set(tier.keys()) in ({"entry 10", "entry 00"}, {"entry 10", "entry 08"})
+    fill(store, 10)
+    for tier in flushed(store):
+        assert set(tier.keys()) in (entries(10, 0), entries(10, 8))
 
 
 def test_check_20_an_entry_larger_than_the_cap_is_refused_with_a_notice(make: Make) -> None:
     store = make(1000)
     accepted = store.put("large", bytes(1001))
-    flushed(store)
+    for tier in flushed(store):
+        assert "the cap is 1000 bytes" in tier.notices[0] and len(tier.notices) == 1
     assert not accepted or isinstance(store, Tiered)
     assert store.get(["large"]) == [None]
-    tiers = store.tiers if isinstance(store, Tiered) else (store,)
-    assert all("the cap is 1000 bytes" in tier.notices[0] and len(tier.notices) == 1 for tier in tiers)
+
+
+def test_a_group_has_its_own_entries_alone_and_at_most_so_many(make: Make) -> None:
+    *_, tier = flushed(make(40_000))
+    for place in range(3):
+        for key in (f"a{place}@after%one", f"b{place}@after%two", f"c{place}"):
+            tier.put(key, bytes(100))
+    assert sorted(tier.group("one")) == ["a0@after%one", "a1@after%one", "a2@after%one"]
+    assert tier.delete("a1@after%one")
+    assert sorted(tier.group("one")) == ["a0@after%one", "a2@after%one"]
+    assert tier.group("none") == [] and len(tier.keys()) == 8
+    for place in range(MAX_GROUP + 20):
+        tier.put(f"d{place:04}@after%many", b"x")
+    assert len(tier.group("many")) == MAX_GROUP
+    for place in range(450):
+        tier.put(f"{place}", bytes(100))
+    assert tier.group("one") == [] and tier.group("many") == []
 
 
 def test_threads_that_write_read_and_delete_see_whole_values_only(make: Make) -> None:
     store = make(40_000)
-    wrong: list[str] = []
 
-    def work(seed: int) -> None:
-        random_ = random.Random(seed)
+    def work(seed: int) -> int:
+        dice, wrong = random.Random(seed), 0
         for _ in range(60):
-            number = random_.randrange(12)
+            number = dice.randrange(12)
             key, value = f"key {number}", bytes([number]) * (100 * number + 1)
-            if random_.random() < 0.4:
+            if dice.random() < 0.4:
                 store.put(key, value)
-            elif random_.random() < 0.1:
+            elif dice.random() < 0.1:
                 store.delete(key)
             else:
-                found = store.get([key])[0]
-                if found is not None and bytes(found) != value:
-                    wrong.append(key)
+                wrong += read(store, key) not in ([None], [value])
+        return wrong
 
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(work, range(6)))
-    assert not wrong
+        assert sum(threads.map(work, range(6))) == 0
 
 
-def test_a_hit_below_moves_up_and_equal_questions_are_asked_below_once(tmp_path: Path) -> None:
+def test_a_hit_below_moves_up_and_equal_questions_are_asked_below_once() -> None:
     asked = []
 
     class Slow(MemoryTier):
@@ -223,18 +215,8 @@ def test_a_hit_below_moves_up_and_equal_questions_are_asked_below_once(tmp_path:
 
 def test_what_is_written_behind_is_there_after_close(tmp_path: Path) -> None:
     store = Tiered([MemoryTier(2**20), DiskTier(tmp_path, 2**20)], write_behind=True)
-    for number in range(50):
-        assert store.put(f"key {number}", b"%d" % number)
+    keys = [f"key {number}" for number in range(50)]
+    for key in keys:
+        assert store.put(key, key.encode())
     store.close()
-    again = DiskTier(tmp_path, 2**20)
-    assert [bytes(value or b"") for value in again.get([f"key {n}" for n in range(50)])] == [
-        b"%d" % n for n in range(50)
-    ]
-
-
-def test_one_namespace_never_evicts_another(tmp_path: Path) -> None:
-    first, second = DiskTier(tmp_path / "kv", 5000), DiskTier(tmp_path / "encoder", 5000)
-    assert second.put("key", b"value")
-    for number in range(100):
-        first.put(f"key {number}", bytes(1000))
-    assert second.get(["key"]) != [None] and len(first.keys()) == 4
+    assert read(DiskTier(tmp_path, 2**20), *keys) == [key.encode() for key in keys]
