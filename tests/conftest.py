@@ -100,7 +100,6 @@ SLOW = (
     "cache/responses/test_runs.py",
     "cache/responses/test_response_faults.py",
     "cache/tokens/test_any_order.py",
-    "cache/tokens/test_draws.py",
     "cache/tokens/test_top_k.py",
     "cache/test_encoder.py",
     "constraints/test_json.py",

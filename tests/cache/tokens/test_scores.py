@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,57 +25,43 @@ def all_of(scores: Scores) -> NDArray[np.bool_]:
     return np.ones(scores.logprobs.size, dtype=np.bool_)
 
 
-def test_ties_go_to_the_lowest_id_S2() -> None:
-    scores = scores_of(0, 3, 1, 3, 3)
-    mask = all_of(scores)
-    assert scores.best(mask) == 1
-    mask[1] = False
-    assert scores.best(mask) == 3
+def test_what_is_chosen_where_there_is_little_to_choose_S2() -> None:
+    tied = scores_of(0, 3, 1, 3, 3)
+    assert tied.best(all_of(tied)) == 1 == tied.sample(all_of(tied), Sampling(temperature=0, seed=3), 9)
+    assert tied.best(np.arange(5) > 1) == 3, "ties go to the lowest id"
+    nothing = np.zeros(5, dtype=np.bool_)
+    assert tied.best(nothing) is tied.sample(nothing, Sampling(temperature=1), 0) is None
+    impossible = Scores(np.array([0, -np.inf, -np.inf], dtype=np.float32))
+    only = np.array([False, False, True])
+    assert impossible.best(only) == impossible.sample(only, Sampling(temperature=1, seed=1), 5) == 2
 
 
-def test_nothing_allowed_is_none_not_a_token() -> None:
-    scores = scores_of(1, 2)
-    nothing = np.zeros(2, dtype=np.bool_)
-    assert scores.best(nothing) is None
-    assert scores.sample(nothing, Sampling(temperature=1), 0) is None
+FOUR, SEVEN = (0.05, 0.2, 0.1, 0.65), (0.4, *[0.1] * 6)
 
 
-def test_an_allowed_token_without_any_probability_can_still_be_chosen() -> None:
-    scores = Scores(np.array([0, -np.inf, -np.inf], dtype=np.float32))
-    mask = np.array([False, False, True])
-    assert scores.best(mask) == 2
-    assert scores.sample(mask, Sampling(temperature=1, seed=1), 5) == 2
-
-
-def test_temperature_zero_is_argmax() -> None:
-    scores = scores_of(0, 1, 2)
-    assert scores.sample(all_of(scores), Sampling(temperature=0, seed=3), 9) == 2
-
-
-@given(seed=st.integers(0, 2**64 - 1), path=st.integers(0, 2**64 - 1), index=st.integers(0, 5))
-@settings(deadline=None, derandomize=True)
-def test_a_draw_repeats(seed: int, path: int, index: int) -> None:
-    scores = scores_of(*np.linspace(0, 3, 50))
-    sampling = Sampling(temperature=1.3, seed=seed, index=index)
-    assert scores.sample(all_of(scores), sampling, path) == scores.sample(all_of(scores), sampling, path)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_draws_follow_the_renormalised_distribution_head_and_rest_alike(temperature: float) -> None:
-    # 60 tokens: the head has 32, so that the bucket and the second stage are drawn too
-    scores = scores_of(*np.linspace(2, 0, 60))
-    mask = all_of(scores)
-    mask[::7] = False
-    draws = 20_000
-    seen = Counter(scores.sample(mask, Sampling(temperature=temperature, seed=seed), 17) for seed in range(draws))
-    heat = scores.logprobs.astype(np.float64) / temperature
-    wanted = np.where(mask, np.exp(heat), 0)
-    wanted /= wanted.sum()
-    counts = np.array([seen[token] for token in range(60)])
-    assert counts[~mask].sum() == 0
-    # chi-square with 50 degrees of freedom: 112 is passed by chance once in a million
-    expected = wanted[mask] * draws
-    assert ((counts[mask] - expected) ** 2 / expected).sum() < 112
+@pytest.mark.parametrize(
+    ("chances", "mask", "sampling", "possible"),
+    [
+        (FOUR, "1111", Sampling(temperature=1, top_k=2), {3, 1}),
+        (FOUR, "1111", Sampling(temperature=1, top_k=1), {3}),
+        (FOUR, "1110", Sampling(temperature=1, top_k=1), {1}),
+        (FOUR, "1111", Sampling(temperature=1, top_p=0.5), {3}),
+        (FOUR, "1111", Sampling(temperature=1, top_p=0.7), {3, 1}),
+        (FOUR, "1111", Sampling(temperature=1, top_p=0.0), {3}),
+        (FOUR, "1111", Sampling(temperature=1, min_p=0.2), {3, 1}),
+        # the entropy is 1.75 nats; the best token surprises by 0.92, the six others by 2.30 each and are nearer
+        (SEVEN, "1111111", Sampling(temperature=1, typical_p=0.5), {1, 2, 3, 4, 5, 6}),
+        (SEVEN, "1111111", Sampling(temperature=1, typical_p=0.05), {1, 2, 3, 4, 5, 6}),
+        (SEVEN, "1111111", Sampling(temperature=1, typical_p=0.7), {0, 1, 2, 3, 4, 5, 6}),
+        # of the two that top_k keeps, the better one is nearer to their entropy
+        (SEVEN, "1111111", Sampling(temperature=1, top_k=2, typical_p=0.5), {0}),
+    ],
+)
+def test_truncation_keeps_the_best_of_what_is_allowed_S2(
+    chances: tuple[float, ...], mask: str, sampling: Sampling, possible: set[int]
+) -> None:
+    scores, allowed = Scores(np.log(np.array(chances, dtype=np.float32))), np.array([each == "1" for each in mask])
+    assert {scores.sample(allowed, dataclasses.replace(sampling, seed=seed), 3) for seed in range(300)} == possible
 
 
 def test_noise_is_finite_and_differs_by_seed_index_path_and_token_S3() -> None:
@@ -85,59 +70,15 @@ def test_noise_is_finite_and_differs_by_seed_index_path_and_token_S3() -> None:
     assert noise.dtype == np.float32
     assert np.isfinite(noise).all()
     assert abs(float(noise.mean()) - 0.5772) < 0.01
-    others = [
-        gumbel(Sampling(seed=2), 2, tokens),
-        gumbel(Sampling(seed=1, index=1), 2, tokens),
-        gumbel(Sampling(seed=1), 3, tokens),
-        gumbel(Sampling(seed=1), 2, tokens + 1),
-        gumbel(Sampling(seed=1), 2, tokens + REST),
-    ]
-    for other in others:
-        assert abs(np.corrcoef(noise, other)[0, 1]) < 0.02
-
-
-@pytest.mark.parametrize(
-    ("sampling", "possible"),
-    [
-        (Sampling(temperature=1, top_k=2), {3, 1}),
-        (Sampling(temperature=1, top_k=1), {3}),
-        (Sampling(temperature=1, top_p=0.5), {3}),
-        (Sampling(temperature=1, top_p=0.7), {3, 1}),
-        (Sampling(temperature=1, min_p=0.2), {3, 1}),
-        (Sampling(temperature=1, top_p=0.0), {3}),
-    ],
-)
-def test_truncation_keeps_the_best(sampling: Sampling, possible: set[int]) -> None:
-    scores = Scores(np.log(np.array([0.05, 0.2, 0.1, 0.65], dtype=np.float32)))
-    mask = all_of(scores)
-    seen = {
-        scores.sample(mask, Sampling(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed), 3)
-        for seed in range(300)
-    }
-    assert seen == possible
-
-
-@pytest.mark.parametrize(
-    ("sampling", "possible"),
-    [
-        # the entropy is 1.75 nats; the best token surprises by 0.92, the six others by 2.30 each and are nearer
-        (Sampling(temperature=1, typical_p=0.5), {1, 2, 3, 4, 5, 6}),
-        (Sampling(temperature=1, typical_p=0.05), {1, 2, 3, 4, 5, 6}),
-        (Sampling(temperature=1, typical_p=0.7), {0, 1, 2, 3, 4, 5, 6}),
-        # of the two that top_k keeps, the better one is nearer to their entropy
-        (Sampling(temperature=1, top_k=2, typical_p=0.5), {0}),
-    ],
-)
-def test_typical_p_keeps_tokens_whose_surprise_is_near_the_entropy(sampling: Sampling, possible: set[int]) -> None:
-    scores = Scores(np.log(np.array([0.4, *[0.1] * 6], dtype=np.float32)))
-    mask = all_of(scores)
-    assert {scores.sample(mask, dataclasses.replace(sampling, seed=seed), 3) for seed in range(300)} == possible
-
-
-def test_truncation_looks_at_what_the_mask_allows_S2() -> None:
-    scores = scores_of(5, 4, 3, 2)
-    mask = np.array([False, False, True, True])
-    assert scores.sample(mask, Sampling(temperature=1, top_k=1, seed=4), 1) == 2
+    one, two, third = Sampling(seed=1), Sampling(seed=2), Sampling(seed=1, index=1)
+    for others in (
+        (two, 2, tokens),
+        (third, 2, tokens),
+        (one, 3, tokens),
+        (one, 2, tokens + 1),
+        (one, 2, tokens + REST),
+    ):
+        assert abs(np.corrcoef(noise, gumbel(*others))[0, 1]) < 0.02
 
 
 def test_seeds_of_many_samples_begin_with_the_runs_own_and_are_all_different() -> None:

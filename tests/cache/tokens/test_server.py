@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ from lmql_lite.cache.tokens.server import TreeServer
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.errors import CacheError
 from tests.cache.tokens.process import VOCABULARY, Clock, Process, at, head, said
-from tests.store.redis_server import RedisServer
+from tests.store.redis_server import BreakerClock, RedisServer
 
 
 @pytest.fixture
@@ -26,19 +28,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-class Time:
-    """Time of the circuit breaker, which passes when the test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr("lmql_lite.store.redis.time.monotonic", lambda: self.now)
-
-    def passes(self) -> None:
-        self.now += 60.0
-
-
 def shared(server: RedisServer, work: Callable[..., Awaitable[None]], many: int = 2) -> None:
-    """Runs `work` with processes on one stream."""
+    """Runs `work` with processes that share the rows of a server."""
 
     async def main() -> None:
         clock = Clock()
@@ -52,21 +43,6 @@ def shared(server: RedisServer, work: Callable[..., Awaitable[None]], many: int 
     asyncio.run(main())
 
 
-def test_what_one_learns_the_others_know(server: RedisServer) -> None:
-    async def work(one: Process, two: Process, three: Process) -> None:
-        await one.learn(7, 1, 2)
-        await two.trees.follow()
-        assert said(two.tree, 1, 2) == 7
-        await two.learn(8, 1, 2, 7)
-        await one.learn(9, 4)
-        for process in (one, two, three):
-            await process.trees.follow()
-            assert [said(process.tree, 1, 2), said(process.tree, 1, 2, 7), said(process.tree, 4)] == [7, 8, 9]
-            assert not process.trees.notices
-
-    shared(server, work, 3)
-
-
 def test_three_writers_at_once_keep_everything(server: RedisServer) -> None:
     async def work(*processes: Process) -> None:
         async def learn(number: int, process: Process) -> None:
@@ -76,15 +52,17 @@ def test_three_writers_at_once_keep_everything(server: RedisServer) -> None:
         await asyncio.gather(*(learn(number, process) for number, process in enumerate(processes)))
         for process in processes:
             await process.trees.follow()
-            assert all(said(process.tree, n, t, t + 1) == t for n in range(3) for t in range(30))
+            check(process)
 
-    shared(server, work, 3)
-
-    async def fresh(process: Process) -> None:
-        await process.trees.follow()
+    def check(process: Process) -> None:
         assert all(said(process.tree, n, t, t + 1) == t for n in range(3) for t in range(30))
         assert not process.trees.notices
 
+    async def fresh(process: Process) -> None:
+        await process.trees.follow()
+        check(process)
+
+    shared(server, work, 3)
     shared(server, fresh, 1)
 
 
@@ -103,7 +81,7 @@ def test_a_refresh_takes_the_place_of_what_all_others_knew(server: RedisServer) 
 def test_while_the_server_is_away_everybody_works_on_and_appends_later(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time = Time(monkeypatch)
+    clock = BreakerClock(monkeypatch)
 
     async def work(one: Process, two: Process) -> None:
         async def learn_alone(token: int, *path: int) -> None:
@@ -117,7 +95,7 @@ def test_while_the_server_is_away_everybody_works_on_and_appends_later(
         await learn_alone(9, 1, 2, 7, 8)
         assert said(one.tree, 1, 2, 7, 8) == 9 and "does not answer" in one.trees.notices[0]
         server.wake()
-        time.passes()
+        clock.now += 60.0
         await two.learn(5, 3)
         await one.trees.follow()
         assert await one.trees.save("model", "a model", VOCABULARY), "what waits is written, though nothing is new"
@@ -133,7 +111,7 @@ def test_a_server_that_forgets_is_told_again_what_runs_use(
     server: RedisServer, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis = pytest.importorskip("redis")
-    time = Time(monkeypatch)
+    clock = BreakerClock(monkeypatch)
 
     async def work(one: Process, two: Process) -> None:
         await one.learn(7, 1, 2)
@@ -146,10 +124,9 @@ def test_a_server_that_forgets_is_told_again_what_runs_use(
             client = redis.Redis.from_url(server.url)
             client.flushall()
             client.close()
-        time.passes()
-        await one.trees.follow()
-        time.passes()
-        await one.trees.follow()
+        for _ in range(2):
+            clock.now += 60.0
+            await one.trees.follow()
         assert said(one.tree, 1, 2) == 7  # from memory; what is used is written again
         await one.learn(9, 5)
         await two.trees.follow()
@@ -279,9 +256,6 @@ result = lq.run_sync({QUERY!r}, model="demo", cache={url!r})
 assert result.prompt == {alone.prompt!r} and result.usage.tokens_from_model == 0, result.usage
 print("known")
 """
-    import subprocess
-    import sys
-
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "known\n"), done.stderr
     server.stop()
