@@ -81,11 +81,6 @@ def kv_to_tensor(kv: KV) -> torch.Tensor:
     return torch.stack([torch.stack(pair) for pair in kv])
 
 
-def tensor_to_kv(tensor: torch.Tensor) -> KV:
-    """Tensors of all layers, as views of one tensor."""
-    return tuple((layer[0], layer[1]) for layer in tensor)
-
-
 def as_bits(tensor: torch.Tensor) -> Bits:
     """Tensor as an array of unsigned integers on the CPU; a view if possible."""
     import torch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+from collections.abc import Sequence
 from functools import cache
 from statistics import mean
 from typing import Any
@@ -52,35 +53,56 @@ def reuse(name: str, policy: str) -> BlockReuse:
     return BlockReuse(tiny(name), BlockPolicy.parse(policy), prefilled_by(tiny(name)))
 
 
-def measured(own: BlockReuse, tokens: list[int], spans: list[Any], suffix: list[int]) -> Divergence:
-    """Divergence of the scores of `suffix` after the prompt from those of a full prefill."""
-    wanted = range(len(tokens), len(tokens) + len(suffix))
-    reused = own.ask(own.slots(tokens, spans), (*tokens, *suffix), wanted)
-    return divergence(scores(own.network, torch.tensor([*tokens, *suffix]))[len(tokens) :], reused)
+def near(one: Any, other: Any, most: float = 1e-4) -> bool:
+    """Whether two tensors, or keys and values of all layers, differ by little."""
+    if isinstance(one, torch.Tensor):
+        return bool((one - other).abs().max() <= most)
+    return all(near(a, b, most) for pair, twin in zip(one, other, strict=True) for a, b in zip(pair, twin, strict=True))
 
 
-def divergences(name: str, policy: str, samples: int = 6) -> list[Any]:
-    prompts = [(prompt(90, seed=seed).tolist(), prompt(20, seed=100 + seed).tolist()) for seed in range(samples)]
-    return [measured(reuse(name, policy), tokens, SPANS, suffix) for tokens, suffix in prompts]
+def block(network: Any, tokens: Any, place: int = 0) -> Any:
+    """Keys and values of tokens that a text at `place` begins with."""
+    past = transformers.DynamicCache()
+    with torch.inference_mode():
+        places = torch.arange(place, place + len(tokens))[None]
+        network(input_ids=tokens[None], position_ids=places, **{cache_keyword(network): past}, use_cache=True)
+    return from_cache(past, len(tokens))
+
+
+def measured(name: str, policy: str, spans: Sequence[tuple[int, int]] = SPANS, seed: int = 0) -> Divergence:
+    """Divergence of scores after a prompt of which `spans` are blocks from those of a full prefill."""
+    own, tokens, suffix = reuse(name, policy), prompt(90, seed=seed).tolist(), prompt(20, seed=100 + seed).tolist()
+    reused = own.ask(own.slots(tokens, spans), (*tokens, *suffix), range(90, 110))
+    return divergence(scores(own.network, torch.tensor([*tokens, *suffix]))[90:], reused)
 
 
 def mean_kl(name: str, policy: str) -> float:
-    return mean(one.mean_kl for one in divergences(name, policy))
+    return mean(measured(name, policy, seed=seed).mean_kl for seed in range(6))
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
-def test_support_is_found_out_by_asking_the_network(name: str) -> None:
-    before = tiny(name).config._attn_implementation
-    reason = unsupported_reason(tiny(name))
-    assert (reason is None) == (name in MOVABLE)
-    assert reason is None or "its keys cannot be moved by a rotation" in reason
-    assert tiny(name).config._attn_implementation == before
+def test_check_29_keys_are_rotated_to_those_of_a_prefill_at_the_new_place_or_refused(name: str) -> None:
+    network = tiny(name)
+    before, reason = network.config._attn_implementation, unsupported_reason(network)
+    assert network.config._attn_implementation == before
+    assert can_rotate(network) == (reason is None) == (name in MOVABLE)
+    if name in MOVABLE:
+        here = block(network, prompt(20))
+        for place in (1, 63, 300):
+            assert near(rotated_kv(network, here, place), block(network, prompt(20), place))
+        assert near(rotated_kv(network, rotated_kv(network, here, 90), -90), here, 1e-5)
+    else:
+        assert reason is not None and "its keys cannot be moved by a rotation" in reason
+    if "learned" in name:
+        with pytest.raises(Unsupported, match="has no rotation of keys"):
+            rotated_kv(network, block(network, prompt(5)), 3)
 
 
 @pytest.mark.parametrize("name", MOVABLE)
 def test_check_29_blend_of_all_tokens_is_a_full_prefill(name: str) -> None:
     for policy in ("blend(1.0)", "blend(1.0, behind=0)"):
-        for one in divergences(name, policy, samples=2):
+        for seed in range(2):
+            one = measured(name, policy, seed=seed)
             assert one.largest <= 1e-4 and one.top1 == 1.0 and one.mean_kl <= 1e-6
 
 
@@ -91,8 +113,10 @@ def test_check_29_more_tokens_computed_again_are_nearer_and_smash_is_furthest(na
     assert mean_kl(name, "rotate(behind=0)") < mean_kl(name, "smash")
 
 
-def test_check_29_a_thrown_away_head_brings_moved_blocks_nearer() -> None:
+def test_check_29_a_thrown_away_head_brings_moved_blocks_nearer_and_a_first_block_within_it_is_a_prefix() -> None:
     assert mean_kl("llama", "rotate(behind=16)") < mean_kl("llama", "rotate(behind=0)")
+    assert measured("llama", "rotate(behind=8)", [(6, 90)]).largest <= 1e-4
+    assert measured("llama", "rotate(behind=5)", [(6, 90)]).largest > 1e-2
 
 
 @pytest.mark.parametrize("name", MOVABLE)
@@ -100,45 +124,30 @@ def test_check_29_moved_blocks_have_the_keys_of_a_prefill_at_their_place(name: s
     network = tiny(name)
     tokens = prompt(60).tolist()
     slots = reuse(name, "rotate(behind=0)").slots(tokens, [(0, 30), (30, 60)])
-    past = transformers.DynamicCache()
-    with torch.inference_mode():
-        rest, there = torch.tensor([tokens[30:]]), torch.arange(30, 60)[None]
-        network(input_ids=rest, position_ids=there, **{cache_keyword(network): past}, use_cache=True)
-    for (keys, values), (own_keys, own_values) in zip(slots.kv(), from_cache(past, 30), strict=True):
-        assert (keys[:, 30:] - own_keys).abs().max() <= 1e-4 and (values[:, 30:] - own_values).abs().max() <= 1e-4
+    assert near([(keys[:, 30:], values[:, 30:]) for keys, values in slots.kv()], block(network, prompt(60)[30:], 30))
     assert slots.missing == (59,)
     logits = reuse(name, "rotate(behind=0)").ask(slots, tokens + [5] * 10, range(60, 70))
     assert logits.shape[0] == 10 and slots.missing == () and slots.length == 70
 
 
-def test_a_first_block_within_the_head_is_a_true_prefix() -> None:
-    tokens, suffix = prompt(50).tolist(), prompt(10, seed=9).tolist()
-    exact = measured(reuse("llama", "rotate(behind=8)"), tokens, [(6, 50)], suffix)
-    moved = measured(reuse("llama", "rotate(behind=5)"), tokens, [(6, 50)], suffix)
-    assert exact.largest <= 1e-4 and moved.largest > 1e-2
-
-
-def test_a_pass_over_some_places_is_that_over_all_where_the_rest_is_known() -> None:
-    for name in MOVABLE:
-        network, tokens = tiny(name), prompt(100).tolist()
-        whole = KVSlots()
-        full = scattered_pass(network, whole, tokens, range(100), range(100))
-        assert (full - scores(network, torch.tensor(tokens))).abs().max() <= 1e-4
-        places = [3, 7, 50, 51, 99]
-        some = scattered_pass(network, whole.cut(100), [tokens[at] for at in places], places, range(5))
-        assert (some - full[places]).abs().max() <= 1e-4
+@pytest.mark.parametrize("name", MOVABLE)
+def test_a_pass_over_some_places_is_that_over_all_where_the_rest_is_known(name: str) -> None:
+    network, tokens, whole = tiny(name), prompt(100).tolist(), KVSlots()
+    full = scattered_pass(network, whole, tokens, range(100), range(100))
+    assert near(full, scores(network, torch.tensor(tokens)))
+    places = [3, 7, 50, 51, 99]
+    some = scattered_pass(network, whole.cut(100), [tokens[at] for at in places], places, range(5))
+    assert near(some, full[places])
 
 
 def test_slots_grow_and_are_cut_without_a_trace() -> None:
-    network, tokens = tiny("llama"), prompt(300).tolist()
-    slots = KVSlots()
+    network, tokens, slots = tiny("llama"), prompt(300).tolist(), KVSlots()
     scattered_pass(network, slots, tokens[:10], range(10))
     fork = slots.cut(4)
     logits = scattered_pass(network, slots, tokens[10:], range(10, 300), [289])
-    assert slots.length == 300 and (logits - scores(network, torch.tensor(tokens))[-1]).abs().max() <= 1e-4
+    assert slots.length == 300 and near(logits, scores(network, torch.tensor(tokens))[-1:])
     other = scattered_pass(network, fork, tokens[50:60], range(4, 14), [9])
-    expected = scores(network, torch.tensor(tokens[:4] + tokens[50:60]))[-1]
-    assert (other - expected).abs().max() <= 1e-4 and fork.nbytes < slots.nbytes
+    assert near(other, scores(network, torch.tensor(tokens[:4] + tokens[50:60]))[-1:]) and fork.nbytes < slots.nbytes
 
 
 def test_check_29_known_blocks_are_not_computed_again() -> None:
@@ -155,7 +164,7 @@ def test_check_29_known_blocks_are_not_computed_again() -> None:
         hook.remove()
         engine.close()
     assert cold >= 100 and sum(fed) == 3 + 1 + 10  # between two blocks, the last token of a block, and the suffix
-    assert (first - second).abs().max() <= 1e-5
+    assert near(first, second, 1e-5)
 
 
 def test_policies_are_read_and_written() -> None:
@@ -182,14 +191,6 @@ def test_policies_are_read_and_written() -> None:
 def test_a_block_is_a_str() -> None:
     one = CBlock("text")
     assert one == "text" and one.cache and not CBlock("text", cache=False).cache and one + "!" == "text!"
-
-
-def block(network: Any, tokens: Any, place: int = 0) -> Any:
-    past = transformers.DynamicCache()
-    with torch.inference_mode():
-        places = torch.arange(place, place + len(tokens))[None]
-        network(input_ids=tokens[None], position_ids=places, **{cache_keyword(network): past}, use_cache=True)
-    return from_cache(past, len(tokens))
 
 
 def test_examples_in_docstrings_run() -> None:
@@ -221,60 +222,32 @@ def test_statements_1_2_and_check_28_of_the_lru_cache() -> None:
 def test_statement_7_and_check_28_merged_caches_are_the_layers_one_after_the_other() -> None:
     network = tiny("qwen2, grouped queries")
     caches = [to_cache(block(network, prompt(count, seed=count))) for count in (5, 1, 9)]
-    before = [from_cache(cache, cache.get_seq_length()) for cache in caches]
-    kept = [tuple((k.clone(), v.clone()) for k, v in one) for one in before]
+    before = copy.deepcopy(caches)
     merged = merge_dynamic_caches(caches)
     assert merged.get_seq_length() == 15
     for number, layer in enumerate(merged.layers):
         assert torch.equal(layer.keys, torch.cat([cache.layers[number].keys for cache in caches], dim=-2))
         assert torch.equal(layer.values, torch.cat([cache.layers[number].values for cache in caches], dim=-2))
         layer.keys.zero_()
-    for one, twin in zip(before, kept, strict=True):
-        assert all(
-            torch.equal(a, b) for pair, other in zip(one, twin, strict=True) for a, b in zip(pair, other, strict=True)
-        )
+    for one, twin in zip(before, caches, strict=True):
+        assert near(from_cache(one, one.get_seq_length()), from_cache(twin, one.get_seq_length()), 0)
 
 
 def test_statement_7_and_check_28_no_cache_and_sliding_windows_raise() -> None:
-    with pytest.raises(ValueError, match="there is no cache to merge"):
-        merge_dynamic_caches([])
-    sliding = transformers.DynamicCache(config=tiny("mistral, sliding window").config)
-    scores(tiny("mistral, sliding window"), prompt(5), sliding)
-    with pytest.raises(ValueError, match="sliding window"):
-        merge_dynamic_caches([sliding])
-    plain = to_cache(block(tiny("llama"), prompt(5)))
-    fewer = copy.deepcopy(plain)
+    network, plain = tiny("mistral, sliding window"), to_cache(block(tiny("llama"), prompt(5)))
+    sliding = transformers.DynamicCache(config=network.config)
+    scores(network, prompt(5), sliding)
+    fewer, empty = copy.deepcopy(plain), copy.deepcopy(plain)
     fewer.layers.pop()
-    empty = copy.deepcopy(plain)
     empty.layers[0].keys = None
-    for other in (fewer, empty):
-        with pytest.raises(ValueError, match="differ in their layers"):
-            merge_dynamic_caches([plain, other])
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_check_29_rotated_keys_are_those_of_a_prefill_at_the_new_place(name: str) -> None:
-    network = tiny(name)
-    assert can_rotate(network) == (name in MOVABLE)
-    if name in MOVABLE:
-        here = block(network, prompt(20))
-        for place in (1, 63, 300):
-            there = block(network, prompt(20), place)
-            for moved, expected in zip(rotated_kv(network, here, place), there, strict=True):
-                assert (moved[0] - expected[0]).abs().max() <= 1e-4 and (moved[1] - expected[1]).abs().max() <= 1e-4
-        back = rotated_kv(network, rotated_kv(network, here, 90), -90)
-        assert max((a[0] - b[0]).abs().max() for a, b in zip(here, back, strict=True)) <= 1e-5
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_models_with_states_cannot_be_rotated(name: str) -> None:
-    assert not can_rotate(tiny(name))
-
-
-def test_learned_positions_have_no_rotation() -> None:
-    network = tiny("gpt2, learned positions")
-    with pytest.raises(Unsupported, match="has no rotation of keys"):
-        rotated_kv(network, block(network, prompt(5)), 3)
+    for caches, sentence in (
+        ([], "there is no cache to merge"),
+        ([sliding], "sliding window"),
+        ([plain, fewer], "differ in their layers"),
+        ([plain, empty], "differ in their layers"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            merge_dynamic_caches(caches)
 
 
 @pytest.mark.parametrize("context", [64, 2048, 32_768])
@@ -298,16 +271,17 @@ def test_check_29_one_block_at_its_place_is_exact_and_rotation_is_nearer_than_no
     network = tiny(name)
     first, second, suffix = prompt(24), prompt(24, seed=8), prompt(16, seed=9)
     whole = torch.cat([first, second, suffix])
-    full = scores(network, whole)[48:]
-    exact = scores(network, suffix, to_cache(joined_blocks(network, [(block(network, whole[:48]), 0)])))
+
+    def after(kv: Any) -> Any:
+        return scores(network, suffix, to_cache(kv))
+
+    full, exact = scores(network, whole)[48:], after(joined_blocks(network, [(block(network, whole[:48]), 0)]))
     assert divergence(full, exact).mean_kl <= 1e-6 and divergence(full, exact).top1 == 1.0
     alone = [(block(network, first), 0), (block(network, second), 0)]
-    rotated = scores(network, suffix, to_cache(joined_blocks(network, alone)))
     placed = [(block(network, first), 0), (block(network, second, 24), 24)]
-    expected = scores(network, suffix, to_cache(joined_blocks(network, placed)))
-    assert (rotated - expected).abs().max() <= 1e-3  # as if the second block had been prefilled at its place
+    assert near(after(joined_blocks(network, alone)), after(joined_blocks(network, placed)), 1e-3)
     smashed = scores(network, suffix, merge_dynamic_caches([to_cache(kv) for kv, _ in alone]))
-    assert torch.equal(smashed, scores(network, suffix, to_cache(joined_blocks(network, alone, rotate=False))))
+    assert torch.equal(smashed, after(joined_blocks(network, alone, rotate=False)))
     assert divergence(full, smashed).mean_kl > divergence(full, exact).mean_kl
     with pytest.raises(ValueError, match="there is no block to join"):
         joined_blocks(network, [])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -17,8 +19,7 @@ import pytest
 
 from lmql_lite.cache.kv.config import KVCacheMetadata
 from lmql_lite.cache.kv.engine import KVCacheEngine
-from lmql_lite.cache.kv.layout import kv_to_tensor, tensor_to_kv
-from lmql_lite.cache.kv.pages import KVKey
+from lmql_lite.cache.kv.pages import KVKey, decode_page, encode_page
 from tests.cache.kv.engines import HEADS, LAYERS, METADATA, SIZE, config, cut, ids, kv, opened, same, torch
 
 TIERS = ["memory", "disk", "both"]
@@ -32,16 +33,11 @@ def tiers(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("change", ["fmt", "model_name", "world_size", "worker_id", "dtype", "fingerprint"])
-def test_statement_8_and_check_11_another_key_field_is_a_miss(tmp_path: Path, change: str) -> None:
-    other = {
-        "fmt": "vllm",
-        "model_name": "org-model@1",
-        "world_size": 2,
-        "worker_id": 1,
-        "dtype": "float16",
-        "fingerprint": "f" * 64,
-    }[change]
+OTHERS = {"fmt": "vllm", "model_name": "org-model@1", "world_size": 2, "worker_id": 1, "dtype": "float16"}
+
+
+@pytest.mark.parametrize(("change", "other"), [*OTHERS.items(), ("fingerprint", "f" * 64)])
+def test_statement_8_and_check_11_another_key_field_is_a_miss(tmp_path: Path, change: str, other: Any) -> None:
     with opened(tmp_path) as engine:
         engine.store(ids(300), kv(300))
         assert engine.lookup(ids(300)) == 300
@@ -78,55 +74,49 @@ def test_statements_11_12_24_25_and_check_6_both_layouts_come_back_bit_for_bit(
         assert all(a.view(torch.uint8).eq(b.view(torch.uint8)).all() for a, b in zip(blob[1], found[1], strict=True))
 
 
-def test_statement_11_and_check_6_another_layout_raises() -> None:
-    with pytest.raises(ValueError, match="'tgi' is not a layout"):
-        KVCacheMetadata("m", fmt="tgi")
-    with pytest.raises(ValueError, match="of dtype complex64 cannot be stored"):
-        KVCacheMetadata("m", dtype="complex64")
-
-
-def test_statement_12_tuple_and_tensor_are_inverse() -> None:
-    assert same(tensor_to_kv(kv_to_tensor(kv(7))), kv(7))
-
-
-def test_statements_10_and_13_other_shapes_raise() -> None:
-    with opened() as engine:
-        with pytest.raises(AssertionError, match=r"those of \[299\] tokens, not of 300"):
-            engine.store(ids(300), kv(299))
-        with pytest.raises(ValueError, match="a pair of tensors for each layer"):
-            engine.store(ids(300), ())
-        with pytest.raises(ValueError, match="4 dimensions instead of 3"):
-            engine.store(ids(300), tuple((k[None], v[None]) for k, v in kv(300)))
-        with pytest.raises(ValueError, match="dtype"):
-            engine.store(ids(300), kv(300, dtype=torch.float16))
-        with pytest.raises(ValueError, match="not a sequence of ids"):
-            engine.store(ids(300)[None], kv(300))
-        assert engine.inspect() == {"memory": []}
-
-
 def suffix(count: int, skipped: int) -> Any:
     return torch.arange(count) >= skipped
 
 
-def test_statement_14_and_check_7_masks_of_store() -> None:
+def test_statements_10_13_14_and_check_7_other_shapes_and_masks_raise() -> None:
+    batched = tuple((k[None], v[None]) for k, v in kv(300))
+    with opened(chunk_size=64) as engine:
+        for kind, sentence, *given in (
+            (AssertionError, r"those of \[299\] tokens, not of 300", ids(300), kv(299)),
+            (ValueError, "a pair of tensors for each layer", ids(300), ()),
+            (ValueError, "4 dimensions instead of 3", ids(300), batched),
+            (ValueError, "dtype", ids(300), kv(300, dtype=torch.float16)),
+            (ValueError, "not a sequence of ids", ids(300)[None], kv(300)),
+            (AssertionError, "not a multiple of the chunk size 64", ids(300), kv(200), suffix(300, 100)),
+            (AssertionError, "a mask needs skip_existing=True", ids(300), kv(236), suffix(300, 64), False),
+            (ValueError, "must be False for a beginning", ids(300), kv(172), ~suffix(300, 172)),
+            (ValueError, "is not a mask of 300 tokens", ids(300), kv(300), suffix(299, 0)),
+            (ValueError, "is not a mask of 300 tokens", ids(300), kv(300), suffix(300, 0).int() + 1),
+            (ValueError, "is not a mask of 300 tokens", ids(300), kv(300), suffix(300, 0)[None]),
+            (AssertionError, "tokens, not of", ids(300), kv(300), suffix(300, 64)),
+        ):
+            with pytest.raises(kind, match=sentence):
+                engine.store(*given)
+        with pytest.raises(ValueError, match="must be False for a beginning"):
+            engine.retrieve(ids(300), ~suffix(300, 100))
+        assert engine.inspect() == {"memory": []}
+
+
+def test_statement_14_and_check_7_a_mask_of_store_leaves_out_a_beginning() -> None:
     with opened(chunk_size=64) as engine:
         engine.store(ids(300), cut(kv(300), 128, 300), suffix(300, 128))
         assert engine.lookup(ids(300)) == 0  # the beginning is missing
         engine.store(ids(128), kv(128))
         assert engine.lookup(ids(300)) == 300 and same(engine.retrieve(ids(300))[0], kv(300))
-        with pytest.raises(AssertionError, match="not a multiple of the chunk size 64"):
-            engine.store(ids(300), cut(kv(300), 100, 300), suffix(300, 100))
-        with pytest.raises(AssertionError, match="a mask needs skip_existing=True"):
-            engine.store(ids(300), cut(kv(300), 64, 300), suffix(300, 64), skip_existing=False)
-        with pytest.raises(ValueError, match="must be False for a beginning"):
-            engine.store(ids(300), cut(kv(300), 0, 172), ~suffix(300, 172))
-        for mask in (suffix(299, 0), suffix(300, 0).int() + 1, suffix(300, 0)[None]):
-            with pytest.raises(ValueError, match="is not a mask of 300 tokens"):
-                engine.store(ids(300), kv(300), mask)
-        with pytest.raises(AssertionError, match="tokens, not of"):
-            engine.store(ids(300), kv(300), suffix(300, 64))
         engine.store(ids(300), kv(300), suffix(300, 0), skip_existing=False)
         engine.store(ids(300), kv(300), suffix(300, 300))  # nothing is marked: nothing to do
+
+
+def test_statement_11_and_check_6_another_layout_raises() -> None:
+    with pytest.raises(ValueError, match="'tgi' is not a layout"):
+        KVCacheMetadata("m", fmt="tgi")
+    with pytest.raises(ValueError, match="of dtype complex64 cannot be stored"):
+        KVCacheMetadata("m", dtype="complex64")
 
 
 def test_statements_15_16_19_and_check_8_existing_pages_are_not_rewritten_unless_told(tmp_path: Path) -> None:
@@ -150,7 +140,7 @@ def test_statements_15_16_19_and_check_8_existing_pages_are_not_rewritten_unless
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 512, 2000])
-def test_statements_17_20_21_and_27_lookup_is_what_retrieve_finds(tiers: dict[str, Any], count: int) -> None:
+def test_statements_17_20_21_27_and_check_4_lookup_is_what_retrieve_finds(tiers: dict[str, Any], count: int) -> None:
     with opened(**tiers) as engine:
         engine.store(ids(count), kv(count))
         assert engine.lookup(ids(count)) == count == int(engine.retrieve(ids(count))[1].sum())
@@ -161,12 +151,6 @@ def test_statements_17_20_21_and_27_lookup_is_what_retrieve_finds(tiers: dict[st
         assert mask.dtype == torch.bool and mask.shape == longer.shape
         assert mask.tolist() == [True] * expected + [False] * (len(longer) - expected)
         assert same(found, kv(expected)) if expected else found == ()
-
-
-def test_statement_17_and_check_4_two_thousand_stored_three_thousand_asked_gives_1792() -> None:
-    with opened() as engine:
-        engine.store(ids(3000)[:2000], kv(2000))
-        assert engine.lookup(ids(3000)) == 1792
 
 
 def test_statement_17_pages_that_are_not_full_may_be_left_out() -> None:
@@ -191,14 +175,13 @@ def test_statement_18_and_check_9_tensors_may_change_after_a_store_that_does_not
             assert same(engine.retrieve(ids(2000))[0], kv(2000))
 
 
-def test_statement_20_and_check_10_a_miss_in_the_middle_ends_the_result(tmp_path: Path) -> None:
+def test_statements_20_26_and_check_10_a_page_that_vanishes_ends_the_result(tmp_path: Path) -> None:
     with opened(tmp_path, local_cpu=False) as engine:
         engine.store(ids(1280), kv(1280))
-        key = engine._known(ids(1280))[2]
-        engine.tiers.delete(key)
-        assert engine.lookup(ids(1280)) == 512
+        assert engine.lookup(ids(1280)) == 1280
+        engine.tiers.delete(engine._known(ids(1280))[2])
         found, mask = engine.retrieve(ids(1280))
-        assert mask.sum() == 512 and same(found, kv(512))
+        assert mask.sum() == 512 == engine.lookup(ids(1280)) and same(found, kv(512))
 
 
 def test_statement_22_and_check_7_nothing_found_is_an_empty_tuple() -> None:
@@ -224,8 +207,6 @@ def test_statement_23_and_check_7_a_mask_of_retrieve_may_begin_anywhere(skipped:
         known = max(256, skipped)
         assert mask.tolist() == [skipped <= n < known for n in range(350)]
         assert same(found, cut(kv(300), skipped, known)) if skipped < known else found == ()
-    with opened() as engine, pytest.raises(ValueError, match="must be False for a beginning"):
-        engine.retrieve(ids(300), ~suffix(300, 100))
 
 
 def test_statement_24_layers_of_different_shapes_come_back_as_a_tuple_only() -> None:
@@ -244,14 +225,6 @@ def test_what_is_returned_never_aliases_what_is_kept() -> None:
             for tensor in pair:
                 tensor.zero_()
         assert same(engine.retrieve(ids(300))[0], kv(300)) and same(engine.longest(ids(300))[0], kv(300))
-
-
-def test_statement_26_pages_that_vanish_after_lookup_shorten_the_result(tmp_path: Path) -> None:
-    with opened(tmp_path, local_cpu=False) as engine:
-        engine.store(ids(1000), kv(1000))
-        assert engine.lookup(ids(1000)) == 1000
-        engine.tiers.delete(engine._known(ids(1000))[3])
-        assert engine.retrieve(ids(1000))[1].sum() == 768
 
 
 def test_statement_28_and_check_9_close_writes_all_and_may_be_called_twice(tmp_path: Path) -> None:
@@ -389,6 +362,40 @@ def test_pages_are_pinned_moved_inspected_and_cleared(tmp_path: Path) -> None:
         assert engine.clear(ids(512)) == 2 and engine.lookup(ids(512)) == 0
 
 
+def test_check_20_a_small_cap_keeps_the_beginning_and_one_below_a_page_is_a_notice(
+    tmp_path: Path,
+) -> None:
+    for size, pages in ((4 * 60_000, 4), (1000, 0)):
+        caps = {"max_local_cpu_size": size / 2**30, "max_local_disk_size": size / 2**30}
+        with opened(tmp_path / str(size), **caps) as engine:
+            engine.store(ids(2000), kv(2000))
+            assert engine.lookup(ids(2000)) == 256 * pages == engine.longest(ids(2000))[1]
+            engine.store(ids(256, 1), kv(256, 1))
+            assert engine.lookup(ids(2000)) == 256 * max(pages - 1, 0) and engine.lookup(ids(256, 1)) == 256 * bool(
+                pages
+            )
+            assert all(sum(tier.sizes().values()) <= size for tier in engine.tiers.tiers)
+            assert bool(pages) or sum("the cap is 1000 bytes" in notice for notice in engine.report().notices) >= 2
+
+
+def test_check_14_a_foreign_or_damaged_page_is_a_miss_that_names_it(tmp_path: Path) -> None:
+    with opened(tmp_path, local_cpu=False) as engine:
+        engine.store(ids(512), kv(512))
+        first, second = engine._known(ids(512))
+        whole = bytes(engine.tiers.get([second])[0] or b"")
+        page = decode_page(whole)
+        others = bytes(encode_page(page.tokens + 1, page.parent, page.layers, "float32"))
+        for value in (b"no page at all", bytes(1000), whole[:-4], others):
+            engine.tiers.put(second, value)
+            assert engine.retrieve(ids(512))[1].sum() == 256 == engine.lookup(ids(512))
+        (path,) = (path for path in tmp_path.rglob("*.pt") if first in path.name)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert engine.retrieve(ids(512))[0] == () and engine.longest(ids(512)) == ((), 0)
+        assert any("is damaged" in notice for notice in engine.report().notices)
+        engine.store(ids(512), kv(512))
+        assert same(engine.retrieve(ids(512))[0], kv(512))
+
+
 def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as engine:
         engine.store(ids(300), kv(300))
@@ -403,72 +410,9 @@ def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
         assert len(engine.inspect()["disk"]) == 2 and all(path.exists() for path in foreign)
 
 
-def test_without_a_fingerprint_there_is_a_notice() -> None:
-    with opened(metadata=KVCacheMetadata("m")) as engine:
-        assert "without a fingerprint" in engine.report().notices[0]
-
-
-def test_prefetch_loads_into_memory(tmp_path: Path) -> None:
-    with opened(tmp_path) as engine:
-        engine.store(ids(512), kv(512))
-    with opened(tmp_path) as engine:
-        engine.prefetch(ids(512))
-        engine.tiers.flush()
-        engine.retrieve(ids(512))
-        assert engine.report().by_tier == {"memory": 512}
-
-
-def test_the_beginning_of_a_sequence_is_evicted_last(tmp_path: Path) -> None:
-    size = 4 * 60_000
-    with opened(tmp_path, max_local_cpu_size=size / 2**30, max_local_disk_size=size / 2**30) as engine:
-        engine.store(ids(2000), kv(2000))
-        assert engine.lookup(ids(2000)) == 256 * 4
-        engine.store(ids(256, 1), kv(256, 1))
-        assert engine.lookup(ids(2000)) == 256 * 3 and engine.lookup(ids(256, 1)) == 256
-        for tier in engine.tiers.tiers:
-            assert sum(tier.sizes().values()) <= size
-
-
-def test_check_20_a_cap_smaller_than_a_page_is_a_notice_and_no_error(tmp_path: Path) -> None:
-    with opened(tmp_path, max_local_cpu_size=1e-6, max_local_disk_size=1e-6) as engine:
-        engine.store(ids(300), kv(300))
-        assert engine.lookup(ids(300)) == 0 and engine.longest(ids(300)) == ((), 0)
-        assert sum("the cap is 1073 bytes" in notice for notice in engine.report().notices) >= 2
-
-
-def test_check_14_a_foreign_or_damaged_page_is_a_miss_that_names_it(tmp_path: Path) -> None:
-    with opened(tmp_path, local_cpu=False) as engine:
-        engine.store(ids(512), kv(512))
-        first, second = engine._known(ids(512))
-        (whole,) = engine.tiers.get([second])
-        assert whole is not None
-        for value in (b"no page at all", bytes(1000), bytes(whole)[:-4], _with_other_tokens(whole)):
-            engine.tiers.put(second, value)
-            assert engine.retrieve(ids(512))[1].sum() == 256 == engine.lookup(ids(512))
-        path = next(path for path in tmp_path.rglob("*.pt") if path.name.startswith(first[:40]) and first in path.name)
-        path.write_bytes(path.read_bytes()[:-1])
-        assert engine.retrieve(ids(512))[0] == () and engine.longest(ids(512)) == ((), 0)
-        assert any("is damaged" in notice for notice in engine.report().notices)
-        engine.store(ids(512), kv(512))
-        assert same(engine.retrieve(ids(512))[0], kv(512))
-
-
-def _with_other_tokens(page: Any) -> bytes:
-    from lmql_lite.cache.kv.pages import decode_page, encode_page
-
-    found = decode_page(page)
-    return bytes(encode_page(found.tokens + 1, found.parent, found.layers, "float32"))
-
-
 def test_check_15_a_planted_pickle_is_never_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pickle
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("something executable was loaded")
-
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, refuse)
-    monkeypatch.setattr(torch, "load", refuse)
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("something executable was loaded"))
     with opened(tmp_path) as engine:
         engine.store(ids(300), kv(300))
     for path in tmp_path.rglob("*.pt"):
@@ -479,8 +423,6 @@ def test_check_15_a_planted_pickle_is_never_executed(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("cycles", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_check_22_cycles_leave_no_threads_no_descriptors_and_no_memory(tmp_path: Path, cycles: int) -> None:
-    import os
-
     def pages() -> int:
         """Memory pages of this process that are in use."""
         return int(Path("/proc/self/statm").read_text("ascii").split()[1])
@@ -500,6 +442,18 @@ def test_check_22_cycles_leave_no_threads_no_descriptors_and_no_memory(tmp_path:
         assert (pages() - before) * os.sysconf("SC_PAGESIZE") < 16 << 20
         assert threading.active_count() == threads and len(os.listdir("/proc/self/fd")) == descriptors
         assert sum(engine.tiers.tiers[1].sizes().values()) <= 40_000
+
+
+def test_pages_are_prefetched_into_memory(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        engine.store(ids(512), kv(512))
+    with opened(tmp_path, KVCacheMetadata("m")) as engine:
+        assert "without a fingerprint" in engine.report().notices[0] and engine.lookup(ids(512)) == 0
+    with opened(tmp_path) as engine:
+        engine.prefetch(ids(512))
+        engine.tiers.flush()
+        engine.retrieve(ids(512))
+        assert engine.report().by_tier == {"memory": 512}
 
 
 def test_many_threads_share_an_engine(tmp_path: Path) -> None:

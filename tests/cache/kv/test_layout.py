@@ -16,7 +16,6 @@ from tests.cache.kv.engines import cut, opened
 from tests.cache.kv.tiny_models import (
     CONFIGS,
     RECURRENT,
-    VOCABULARY,
     WINDOW,
     greedy,
     prompt,
@@ -27,7 +26,7 @@ from tests.cache.kv.tiny_models import (
 )
 
 CHUNK = 32
-LENGTHS = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 5]
+LENGTHS = [0, 1, CHUNK, 3 * CHUNK + 5]
 SUFFIX = 20
 
 
@@ -60,19 +59,9 @@ def test_checks_1_3_4_and_13_logits_and_greedy_text_are_those_of_a_model_without
             assert (got - expected[known:]).abs().max() <= 1e-4
             assert greedy(network, asked, 8, to_cache(kv), known) == text
         assert engine.longest(asked)[1] == count
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_check_3_a_prompt_that_is_wholly_known_computes_its_last_token_again(tmp_path: Path, name: str) -> None:
-    network = tiny(name)
-    metadata = KVCacheMetadata(name, fingerprint=model_fingerprint(network))
-    asked = prompt(2 * CHUNK)
-    with opened(tmp_path, metadata, chunk_size=CHUNK) as engine:
-        stored(engine, network, asked)
-        kv, known = engine.longest(asked)
-        assert known == len(asked)
-        past = to_cache(cut(kv, 0, known - 1))
-        assert (scores(network, asked[-1:], past)[-1] - scores(network, asked)[-1]).abs().max() <= 1e-4
+        if count:  # wholly known: the last token is computed again
+            past = to_cache(cut(engine.longest(asked[:count])[0], 0, count - 1))
+            assert (scores(network, asked[count - 1 : count], past)[-1] - expected[count - 1]).abs().max() <= 1e-4
 
 
 def test_check_2_bfloat16_stays_within_its_own_noise(tmp_path: Path) -> None:
@@ -85,18 +74,6 @@ def test_check_2_bfloat16_stays_within_its_own_noise(tmp_path: Path) -> None:
         full = torch.log_softmax(scores(network, asked)[known:].double(), -1)
         reused = torch.log_softmax(scores(network, asked[known:], to_cache(kv)).double(), -1)
         assert known == 3 * CHUNK and ((full.exp() * (full - reused)).sum(-1).mean()) < 1e-3
-
-
-def test_a_hit_in_the_middle_of_another_prompts_page_is_exact(tmp_path: Path) -> None:
-    network = tiny("qwen2, grouped queries")
-    metadata = KVCacheMetadata("qwen2", fingerprint=model_fingerprint(network))
-    first, other = prompt(100), prompt(100, seed=6)
-    with opened(tmp_path, metadata, chunk_size=CHUNK) as engine:
-        stored(engine, network, first)
-        asked = torch.cat([first[:55], other])
-        kv, known = engine.longest(asked)
-        assert known == 55
-        assert (scores(network, asked[known:], to_cache(kv)) - scores(network, asked)[known:]).abs().max() <= 1e-4
 
 
 def _retrained(network: Any) -> None:
@@ -130,23 +107,6 @@ def test_check_11_other_weights_under_the_same_name_are_a_miss(tmp_path: Path, c
         stored(engine, tiny("llama"), prompt(CHUNK))
     with opened(tmp_path, KVCacheMetadata("same", fingerprint=after), chunk_size=CHUNK) as engine:
         assert engine.lookup(prompt(CHUNK)) == 0
-
-
-def test_check_14_damage_on_disk_costs_time_and_no_token(tmp_path: Path) -> None:
-    network = tiny("llama")
-    metadata = KVCacheMetadata("llama", fingerprint=model_fingerprint(network))
-    asked = prompt(3 * CHUNK + SUFFIX)
-    expected = scores(network, asked)
-    with opened(tmp_path, metadata, chunk_size=CHUNK, local_cpu=False) as engine:
-        for place in range(3, 4000, 397):
-            stored(engine, network, asked[: 3 * CHUNK])
-            path = sorted(tmp_path.rglob("*.pt"))[place % 3]
-            damaged = bytearray(path.read_bytes())
-            damaged[place * 17 % len(damaged)] ^= 0x40
-            path.write_bytes(damaged)
-            kv, known = engine.longest(asked)
-            assert known < 3 * CHUNK or place * 17 % len(damaged) < 500  # a flipped bit of the padding harms nothing
-            assert (scores(network, asked[known:], to_cache(kv)) - expected[known:]).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
@@ -193,39 +153,40 @@ def test_check_13_layers_that_dropped_the_first_tokens_are_refused(name: str) ->
                 from_cache(past, count)
 
 
-def test_shared_quantised_and_batched_layers_are_refused_and_static_ones_are_cut() -> None:
-    network = tiny("llama")
+class QuantizedLayer(transformers.cache_utils.DynamicLayer):  # type: ignore[misc]  # torch is imported late
+    """Layer of a kind that is not known."""
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "sentence"),
+    [
+        (lambda past: None, 21, "holds 20 tokens of 21"),
+        (
+            lambda past: past.layers[1].__dict__.update(keys=None, values=None),
+            12,
+            "layer 1 has no keys and values",
+        ),
+        (lambda past: setattr(past.layers[2], "__class__", QuantizedLayer), 12, "layer 2 is a QuantizedLayer"),
+        (lambda past: past.batch_repeat_interleave(2), 12, "holds 2 sequences, not one"),
+        (lambda past: past.layers.clear(), 0, "holds no keys and values"),
+    ],
+)
+def test_layers_of_other_kinds_are_refused(change: Callable[[Any], object], count: int, sentence: str) -> None:
     past = transformers.DynamicCache()
-    scores(network, prompt(20), past)
+    scores(tiny("llama"), prompt(20), past)
     assert from_cache(past, 12)[0][0].shape == (4, 12, 8)
-    with pytest.raises(Unsupported, match="holds 20 tokens of 21"):
-        from_cache(past, 21)
-    shared = copy.deepcopy(past)
-    shared.layers[1].keys = shared.layers[1].values = None
-    with pytest.raises(Unsupported, match="layer 1 has no keys and values of its own"):
-        from_cache(shared, 12)
+    change(past)
+    with pytest.raises(Unsupported, match=sentence):
+        from_cache(past, count)
 
-    class QuantizedLayer(type(past.layers[0])):  # type: ignore[misc]
-        pass
 
-    quantised = copy.deepcopy(past)
-    quantised.layers[2].__class__ = QuantizedLayer
-    with pytest.raises(Unsupported, match="layer 2 is a QuantizedLayer"):
-        from_cache(quantised, 12)
-    twice = copy.deepcopy(past)
-    twice.batch_repeat_interleave(2)
-    with pytest.raises(Unsupported, match="holds 2 sequences, not one"):
-        from_cache(twice, 12)
-    for nothing in (None, (), transformers.DynamicCache()):
-        with pytest.raises(Unsupported, match="holds no keys and values"):
-            from_cache(nothing, 0)
-    static = transformers.StaticCache(config=network.config, max_cache_len=64)
-    expected = scores(network, prompt(20), static)
-    assert all(
-        torch.allclose(a, b, atol=1e-5)
-        for pair, twin in zip(from_cache(static, 20), from_cache(past, 20), strict=True)
-        for a, b in zip(pair, twin, strict=True)
-    )
-    with pytest.raises(Unsupported, match="trimmed"):
-        from_cache(static, 21)
-    assert expected.shape == (20, VOCABULARY)
+def test_static_layers_are_cut() -> None:
+    network = tiny("llama")
+    past, static = transformers.DynamicCache(), transformers.StaticCache(config=network.config, max_cache_len=64)
+    for cache in (past, static):
+        scores(network, prompt(20), cache)
+    for pair, twin in zip(from_cache(static, 20), from_cache(past, 20), strict=True):
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(pair, twin, strict=True))
+    for cache, sentence in ((static, "trimmed"), (None, "holds no keys and values"), ((), "holds no keys and values")):
+        with pytest.raises(Unsupported, match=sentence):
+            from_cache(cache, 21)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,27 +35,6 @@ print("done", flush=True)
 def worker(folder: Path, seed: int, rounds: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WORKER, str(folder), str(seed), str(rounds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def test_check_16_kill_during_two_hundred_stores_leaves_whole_pages(tmp_path: Path) -> None:
-    cap = 600_000
-    for seed in range(2):
-        with worker(tmp_path, seed, 200) as process:
-            assert process.stdout is not None and process.stderr is not None
-            assert process.stdout.readline() == "ready\n"
-            time.sleep(0.2 + 0.3 * seed)
-            process.send_signal(signal.SIGKILL)
-            assert process.stderr.read() == ""
-    with opened(tmp_path, chunk_size=64, local_cpu=False, max_local_disk_size=cap / 2**30) as engine:
-        pages = engine.inspect()["disk"]
-        assert len(pages) > 10 and None not in engine.tiers.get(engine.tiers.keys())
-        assert sum(path.stat().st_size for path in tmp_path.rglob("*.pt")) == sum(size for _, size in pages) <= cap
-        for seed in range(6):
-            found, known = engine.longest(ids(600, seed))
-            assert not known or same(found, kv(known, seed))
-        engine.store(ids(600, 7), kv(600, 7))
-        assert engine.lookup(ids(600, 7)) == 600 and not list(tmp_path.rglob(".tmp-*"))
-        assert engine.report().notices == ()
 
 
 @pytest.mark.parametrize("rounds", [40, pytest.param(600, marks=pytest.mark.slow)])
