@@ -24,9 +24,9 @@ from typing import Any
 import torch
 import transformers
 
-from lmql_lite.cache.kv.block_reuse import BlockReuse, Span, joined_blocks, prefilled_by
+from lmql_lite.cache.kv.block_reuse import BlockReuse, Span, merge_dynamic_caches, prefilled_by
 from lmql_lite.cache.kv.blocks import BlockPolicy
-from lmql_lite.cache.kv.layout import cache_keyword, to_cache
+from lmql_lite.cache.kv.layout import cache_keyword, from_cache, to_cache
 
 POLICIES = (
     "smash",
@@ -129,8 +129,8 @@ class Table:
 @torch.inference_mode()
 def mellea(network: Any, blocks: Sequence[Any], suffix: Sequence[int], prefilled: Any) -> torch.Tensor:
     """Mellea's scheme: the suffix is prefilled alone too, and only its last token is computed behind all."""
-    kv = joined_blocks(network, [*((one, 0) for one in blocks), (prefilled(tuple(suffix)), 0)], rotate=False)
-    short = to_cache(tuple((keys[:, :-1], values[:, :-1]) for keys, values in kv))
+    merged = merge_dynamic_caches([to_cache(kv) for kv in (*blocks, prefilled(tuple(suffix)))])
+    short = to_cache(from_cache(merged, merged.get_seq_length() - 1))
     logits: torch.Tensor = network(input_ids=torch.tensor([suffix[-1:]]), **{cache_keyword(network): short}).logits[0]
     return logits
 

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,20 +47,27 @@ def config(text: str = "", **environment: str) -> KVCacheConfig:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    return {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.iterdir())
-    }
+    paths = folder.glob("*.pt")
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
-def test_statement_1_roles() -> None:
-    found = {}
-    for role in ("ec_producer", "ec_consumer", "ec_both"):
-        with opened(role=role) as cache:
-            found[role] = (cache.is_producer, cache.is_consumer)
-    assert found == {"ec_producer": (True, False), "ec_consumer": (False, True), "ec_both": (True, True)}
-    for wrong in ("", "both", None):
-        with pytest.raises(ValueError, match="ec_role is"), opened(role=wrong):
-            pass
+@pytest.mark.parametrize(
+    ("role", "produces", "consumes"),
+    [("ec_producer", True, False), ("ec_consumer", False, True), ("ec_both", True, True)],
+)
+def test_statements_1_and_9_roles(tmp_path: Path, role: str, produces: bool, consumes: bool) -> None:
+    with opened(tmp_path) as cache:
+        assert not cache.contains("a")
+        cache.put("a", output())
+    with opened(tmp_path, role) as cache:
+        assert (cache.is_producer, cache.is_consumer) == (produces, consumes)
+        assert cache.contains("a") and not cache.contains("b") and (cache.get("a") is not None) == consumes
+
+
+@pytest.mark.parametrize("wrong", ["", "both", None])
+def test_statement_1_another_role_raises(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="ec_role is"), opened(role=wrong):
+        pass
 
 
 def test_statement_3_a_consumer_writes_nothing_and_a_producer_reads_nothing(tmp_path: Path) -> None:
@@ -78,22 +86,19 @@ def test_statement_3_a_consumer_writes_nothing_and_a_producer_reads_nothing(tmp_
             True
         ] * 2
     assert snapshot(folder) == before
-
-
-def test_statement_3_a_consumer_leaves_damaged_files_alone(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        cache.put("a", output())
-    (path,) = tmp_path.glob("*.pt")
+    (path,) = folder.glob("*.pt")
     path.write_bytes(path.read_bytes()[:-1])
-    with opened(tmp_path, "ec_consumer") as cache:
-        assert cache.get("a") is None and path.exists() and cache.report().notices
-    with opened(tmp_path) as cache:
-        assert cache.get("a") is None and not path.exists()
+    for role in ("ec_consumer", "ec_both"):
+        with opened(folder, role) as cache:
+            assert cache.get("a") is None and cache.report().notices
+            assert path.exists() == (role == "ec_consumer"), "it leaves damaged files alone too"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 32), (3, 2, 8)])
-def test_statement_4_any_tensor_comes_back_bit_for_bit(tmp_path: Path, dtype: Any, shape: tuple[int, ...]) -> None:
+def test_statements_4_and_14_any_tensor_comes_back_from_disk_bit_for_bit(
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...]
+) -> None:
     tensor = torch.randn(shape).to(dtype)
     with opened(tmp_path, dtype=dtype) as cache:
         assert cache.put("a", tensor)
@@ -101,6 +106,10 @@ def test_statement_4_any_tensor_comes_back_bit_for_bit(tmp_path: Path, dtype: An
         found = cache.get("a")
     assert found.dtype == dtype and found.shape == tensor.shape
     assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))
+    for expected in (None, None):  # without a folder, nothing outlives the cache
+        with opened(dtype=dtype) as cache:
+            assert cache.get("a") is expected
+            cache.put("a", tensor)
 
 
 def test_statement_4_named_tensors_and_facts(tmp_path: Path) -> None:
@@ -115,16 +124,12 @@ def test_statement_4_named_tensors_and_facts(tmp_path: Path) -> None:
             cache.get("a")
 
 
-def test_statement_5_the_key() -> None:
+def test_statements_5_and_7_the_key_has_the_dtype_of_the_output_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     digest = int.from_bytes(hashlib.sha256(b"a").digest()[:8], "big")
-    with opened() as cache:
-        assert cache.key("a") == f"org%2Fmodel@1@0@{digest:x}@bfloat16"
-    with opened(dtype=torch.float16) as cache:
-        assert cache.key("a").endswith("@half")
-
-
-def test_statement_5_items_whose_short_hash_is_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened() as cache:
+    for dtype, name in (("bfloat16", "bfloat16"), (torch.float16, "half"), ("float32", "float")):
+        with opened(dtype=dtype) as cache:
+            assert cache.key("a") == f"org%2Fmodel@1@0@{digest:x}@{name}"
+    with opened() as cache:  # short hashes of two items may be the same
         monkeypatch.setattr(cache, "key", lambda item_hash: "model@1@0@ff@bfloat16")
         cache.put("a", output())
         assert cache.get("b") is None and "entry of another item" in cache.report().notices[-1]
@@ -132,21 +137,10 @@ def test_statement_5_items_whose_short_hash_is_the_same_are_told_apart(monkeypat
 
 def test_statement_6_ranks_that_put_at_once_leave_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with opened(tmp_path) as cache:
-        ranks = [threading.Thread(target=cache.put, args=("a", output())) for _ in range(4)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
+    with opened(tmp_path) as cache, ThreadPoolExecutor(4) as ranks:
+        assert all(ranks.map(lambda _: cache.put("a", output()), range(4)))
     assert len(list(tmp_path.glob("*.pt"))) == 1
     assert len([line for line in caplog.messages if line.startswith("EC put")]) == 1
-
-
-def test_statement_7_the_dtype_of_attention_kv_is_in_no_key() -> None:
-    quantised = KVCacheMetadata("org/model", dtype="fp8_e4m3fn", world_size=8, worker_id=3)
-    with opened() as cache, opened(dtype="float32") as other:
-        assert quantised.dtype not in cache.key("a") and "@8@" not in cache.key("a")
-        assert cache.key("a") != other.key("a")
 
 
 def test_statement_8_what_is_returned_aliases_nothing() -> None:
@@ -156,16 +150,6 @@ def test_statement_8_what_is_returned_aliases_nothing() -> None:
         original.zero_()
         cache.get("a").zero_()
         assert torch.equal(cache.get("a", "cpu"), output()) and cache.get("b") is None
-
-
-def test_statement_9_contains(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        assert not cache.contains("a")
-        cache.put("a", output())
-        assert cache.contains("a") and cache.get("a") is not None
-    for role in ("ec_producer", "ec_consumer"):
-        with opened(tmp_path, role) as cache:
-            assert cache.contains("a") and not cache.contains("b")
 
 
 def test_statement_10_kv_and_encoder_outputs_evict_nothing_of_each_other(tmp_path: Path) -> None:
@@ -233,24 +217,14 @@ def test_statement_13_and_15_forms_of_the_folder_and_the_name_of_the_file(tmp_pa
     assert re.fullmatch(r"qwen@1@0@[0-9a-f]{1,16}@bfloat16\.pt", path.name)
 
 
-def test_statement_14_entries_outlive_the_process_only_on_disk(tmp_path: Path) -> None:
-    for folder in (tmp_path, None):
-        with opened(folder) as cache:
-            cache.put("a", output())
-        with opened(folder) as cache:
-            assert (cache.get("a") is None) == (folder is None)
-
-
-def test_statement_15_warm_requests_leave_the_file_as_it_is(tmp_path: Path) -> None:
+def test_statements_15_and_16_warm_requests_leave_the_file_as_it_is_whatever_the_chunk_size(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put("a", output())
     before = snapshot(tmp_path)
-    for _ in range(2):
-        with opened(tmp_path) as cache:
-            assert cache.get("a") is not None and cache.put("a", output(9))
-    assert {name: one for name, one in snapshot(tmp_path).items() if name.endswith(".pt")} == {
-        name: one for name, one in before.items() if name.endswith(".pt")
-    }
+    for size in (1, 256):
+        with opened(tmp_path, chunk_size=size) as cache:
+            assert torch.equal(cache.get("a"), output()) and cache.put("a", output(9))
+    assert snapshot(tmp_path) == before
 
 
 def test_statement_15_a_file_that_was_read_is_evicted_after_one_that_was_not(tmp_path: Path) -> None:
@@ -267,14 +241,6 @@ def test_statement_15_a_file_that_was_read_is_evicted_after_one_that_was_not(tmp
         assert [cache.contains(name) for name in "abc"] == [True, False, True]
 
 
-def test_statement_16_chunk_size_is_accepted_and_changes_nothing(tmp_path: Path) -> None:
-    for size in (1, 256):
-        with opened(tmp_path, chunk_size=size) as cache:
-            cache.put("a", output())
-            assert torch.equal(cache.get("a"), output())
-    assert len(list(tmp_path.glob("*.pt"))) == 1
-
-
 def test_statement_17_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with opened(tmp_path) as cache:
@@ -287,11 +253,8 @@ def test_statement_17_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture
     with opened(tmp_path) as cache:
         assert cache.get("h1") is not None and cache.put("h1", output())
     assert not [line for line in caplog.messages if line.startswith("EC put")]
-
-
-def test_statement_17_an_output_that_no_tier_takes_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with opened(max_local_cpu_size=64 / 2**30) as cache:
-        assert cache.put("a", output()) is False
+        assert cache.put("a", output()) is False, "no tier takes it"
     (line,) = [record for record in caplog.records if record.message.startswith("EC put")]
     assert line.levelno == logging.WARNING
 
@@ -322,6 +285,13 @@ def test_of_a_batch_only_unseen_items_are_encoded_each_once() -> None:
         assert len(asked) == 2
 
 
+def test_an_encoder_that_fails_leaves_nothing() -> None:
+    with opened() as cache:
+        with pytest.raises(ZeroDivisionError):
+            cache.encoded(["a"], lambda places: [1 // 0 for _ in places])
+        assert not cache.contains("a")
+
+
 def test_threads_that_ask_for_the_same_item_encode_it_once() -> None:
     calls: list[int] = []
     begin = threading.Barrier(4)
@@ -330,28 +300,13 @@ def test_threads_that_ask_for_the_same_item_encode_it_once() -> None:
         calls.append(1)
         return [EncoderEntry({"": output()}) for _ in places]
 
-    with opened() as cache:
+    def ask(_: int) -> None:
+        begin.wait()
+        cache.encoded(["a"], encode)
 
-        def ask() -> None:
-            begin.wait()
-            cache.encoded(["a"], encode)
-
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with opened() as cache, ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
     assert calls == [1]
-
-
-def test_an_encoder_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def encode(places: list[int]) -> list[EncoderEntry]:
-        raise RuntimeError("no memory")
-
-    with opened(tmp_path) as cache:
-        with pytest.raises(RuntimeError):
-            cache.encoded(["a"], encode)
-        assert not cache.contains("a") and not list(tmp_path.glob("*.pt"))
 
 
 def test_every_part_of_an_item_changes_its_hash() -> None:

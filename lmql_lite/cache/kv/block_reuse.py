@@ -194,7 +194,7 @@ class SimpleLRUCache(Generic[Value]):
 def merge_dynamic_caches(caches: Iterable[Any]) -> Any:
     """New transformers cache with the unchanged keys and values of `caches`, one after the other.
 
-    Keys keep the places at which they were computed: rotate them first (`joined_blocks`). The caches are not changed.
+    Keys keep the places at which they were computed: rotate them first (`rotated_kv`). The caches are not changed.
     Raises KVError without a cache, and for one with sliding windows or layers without keys of their own.
     """
     import torch
@@ -288,22 +288,3 @@ def can_rotate(network: Any, tokens: Sequence[int] = (3, 5, 7, 11, 13, 17)) -> b
     except (Unsupported, AttributeError, IndexError, TypeError, ValueError, RuntimeError):
         return False
     return True
-
-
-def joined_blocks(network: Any, blocks: Iterable[tuple[KV, int]], *, rotate: bool = True) -> KV:
-    """Keys and values of consecutive blocks. Each block comes with the place at which it was prefilled.
-
-    `rotate=False` does not move keys, which is wrong and only for comparison. Raises KVError without blocks.
-    """
-    import torch
-
-    place, moved = 0, []
-    for kv, first in blocks:
-        moved.append(rotated_kv(network, kv, place - first) if rotate and place != first else kv)
-        place += kv[0][0].shape[1]
-    if not moved:
-        raise KVError("there is no block to join", hint="give at least one")
-    return tuple(
-        (torch.cat([kv[layer][0] for kv in moved], 1), torch.cat([kv[layer][1] for kv in moved], 1))
-        for layer in range(len(moved[0]))
-    )

@@ -17,21 +17,16 @@ import pytest
 from lmql_lite.cache.kv import block_reuse
 from lmql_lite.cache.kv.block_reuse import (
     BlockReuse,
-    KeptBlocks,
     SimpleLRUCache,
     can_rotate,
-    joined_blocks,
     merge_dynamic_caches,
     prefilled_by,
     rotated_kv,
     unsupported_reason,
 )
 from lmql_lite.cache.kv.blocks import BlockPolicy, CBlock
-from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
-from lmql_lite.cache.kv.engine import KVCacheEngine
 from lmql_lite.cache.kv.layout import Unsupported, cache_keyword, from_cache, to_cache
 from lmql_lite.cache.kv.pages import KVError
-from lmql_lite.cache.kv.scattered_pass import KVSlots, scattered_pass
 from tests.cache.kv.tiny_models import (
     CONFIGS,
     RECURRENT,
@@ -128,43 +123,6 @@ def test_check_29_moved_blocks_have_the_keys_of_a_prefill_at_their_place(name: s
     assert slots.missing == (59,)
     logits = reuse(name, "rotate(behind=0)").ask(slots, tokens + [5] * 10, range(60, 70))
     assert logits.shape[0] == 10 and slots.missing == () and slots.length == 70
-
-
-@pytest.mark.parametrize("name", MOVABLE)
-def test_a_pass_over_some_places_is_that_over_all_where_the_rest_is_known(name: str) -> None:
-    network, tokens, whole = tiny(name), prompt(100).tolist(), KVSlots()
-    full = scattered_pass(network, whole, tokens, range(100), range(100))
-    assert near(full, scores(network, torch.tensor(tokens)))
-    places = [3, 7, 50, 51, 99]
-    some = scattered_pass(network, whole.cut(100), [tokens[at] for at in places], places, range(5))
-    assert near(some, full[places])
-
-
-def test_slots_grow_and_are_cut_without_a_trace() -> None:
-    network, tokens, slots = tiny("llama"), prompt(300).tolist(), KVSlots()
-    scattered_pass(network, slots, tokens[:10], range(10))
-    fork = slots.cut(4)
-    logits = scattered_pass(network, slots, tokens[10:], range(10, 300), [289])
-    assert slots.length == 300 and near(logits, scores(network, torch.tensor(tokens))[-1:])
-    other = scattered_pass(network, fork, tokens[50:60], range(4, 14), [9])
-    assert near(other, scores(network, torch.tensor(tokens[:4] + tokens[50:60]))[-1:]) and fork.nbytes < slots.nbytes
-
-
-def test_check_29_known_blocks_are_not_computed_again() -> None:
-    network, fed = tiny("llama"), list[int]()
-    hook = network.model.layers[0].register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0].shape[1]))
-    engine = KVCacheEngine(KVCacheConfig(chunk_size=16), KVCacheMetadata("tiny", fingerprint="t"))
-    try:
-        own = BlockReuse(network, BlockPolicy.parse("rotate(behind=4)"), KeptBlocks(engine, network))
-        tokens, suffix = prompt(90).tolist(), prompt(10, seed=9).tolist()
-        first = own.ask(own.slots(tokens, SPANS), tokens + suffix, range(90, 100))
-        cold, fed[:] = sum(fed), []
-        second = own.ask(own.slots(tokens, SPANS), tokens + suffix, range(90, 100))
-    finally:
-        hook.remove()
-        engine.close()
-    assert cold >= 100 and sum(fed) == 3 + 1 + 10  # between two blocks, the last token of a block, and the suffix
-    assert near(first, second, 1e-5)
 
 
 def test_policies_are_read_and_written() -> None:
@@ -264,24 +222,3 @@ def test_a_rotation_that_depends_on_the_length_of_the_text_is_found_out(kind: st
     )
     torch.manual_seed(3)
     assert can_rotate(transformers.LlamaForCausalLM(config).eval()) == (kind != "dynamic")
-
-
-@pytest.mark.parametrize("name", MOVABLE)
-def test_check_29_one_block_at_its_place_is_exact_and_rotation_is_nearer_than_none(name: str) -> None:
-    network = tiny(name)
-    first, second, suffix = prompt(24), prompt(24, seed=8), prompt(16, seed=9)
-    whole = torch.cat([first, second, suffix])
-
-    def after(kv: Any) -> Any:
-        return scores(network, suffix, to_cache(kv))
-
-    full, exact = scores(network, whole)[48:], after(joined_blocks(network, [(block(network, whole[:48]), 0)]))
-    assert divergence(full, exact).mean_kl <= 1e-6 and divergence(full, exact).top1 == 1.0
-    alone = [(block(network, first), 0), (block(network, second), 0)]
-    placed = [(block(network, first), 0), (block(network, second, 24), 24)]
-    assert near(after(joined_blocks(network, alone)), after(joined_blocks(network, placed)), 1e-3)
-    smashed = scores(network, suffix, merge_dynamic_caches([to_cache(kv) for kv, _ in alone]))
-    assert torch.equal(smashed, after(joined_blocks(network, alone, rotate=False)))
-    assert divergence(full, smashed).mean_kl > divergence(full, exact).mean_kl
-    with pytest.raises(ValueError, match="there is no block to join"):
-        joined_blocks(network, [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,12 +49,6 @@ def test_a_text_that_differs_in_one_place_goes_on_as_the_other_did() -> None:
 def test_a_loop_in_its_own_text_is_guessed() -> None:
     tree = grown([5, 6, 7, 8, 5, 6, 7])
     assert tree.draft(at(tree, [5, 6, 7, 8, 5, 6, 7]), 3, skip=False) == (8, 5, 6)
-
-
-@pytest.mark.parametrize("path", [[], [1], [1, 2]], ids=["empty", "one", "two"])
-def test_short_paths_are_no_suffixes_of_anything(path: list[int]) -> None:
-    tree = grown([1, 2, 3])
-    assert isinstance(tree.draft(at(tree, path), 4, skip=True), tuple)
 
 
 @settings(max_examples=examples(40), deadline=None)
