@@ -69,18 +69,6 @@ def test_inspect_shows_the_text_as_a_tree_with_what_is_known_in_it(joke: Shell) 
     assert stretches[0]["text"].startswith("A good dad joke") and stretches[1]["parent"] == 0
 
 
-def test_inspect_shows_the_largest_lines_and_says_what_it_leaves_out(joke: Shell) -> None:
-    for text in ("Tell", "Tell me", "Sing"):
-        joke("run", joke.write("q.lq", f'"{text}:[X]" where len(X) < 9'), "--cache", "joke.tokens")
-    ended = joke("cache", "inspect", "joke.tokens", "--limit", "2")
-    assert len(ended.out.splitlines()) == 4 and ended.out.splitlines()[-1].endswith("more branches")
-    assert "dad joke" in ended.out  # the one of which most is known
-    assert len(joke("cache", "inspect", "joke.tokens", "--depth", "0").out.splitlines()) == 3
-    assert joke("cache", "inspect", "joke.tokens", "--model", "demo:2c").code == 0
-    other = joke("cache", "inspect", "joke.tokens", "--model", "gpt")
-    assert other.code == 6 and "it knows demo (demo:2c075f5c)" in other.err
-
-
 def test_a_model_whose_tokenizer_is_not_at_hand_is_shown_by_numbers(shell: Shell) -> None:
     model = lq.ScriptedModel("- a\n", name="evil\x1b[31m")
     lq.run_sync('"Q\x1b[[2J:\\n[X]" where len(X) < 3', model=model, cache="x.tokens", session=lq.Session())
@@ -145,21 +133,6 @@ def test_compact_mends_a_damaged_file_and_says_what_that_costs(joke: Shell) -> N
     assert ended.code == 0 and "its unreadable part was dropped" in ended.err
     assert joke("cache", "verify", "joke.tokens").code == 0
     assert hit(joke, "joke.lq", "joke.tokens") and not hit(joke, "q.lq", "joke.tokens")
-
-
-def test_merge_joins_files_and_leaves_them_as_they_are(joke: Shell) -> None:
-    joke.write("q.lq", '"Say:[X]" where len(X) < 9')
-    joke("run", "q.lq", "--cache", "q.tokens")
-    joke("run", "joke.lq", "--cache", "q.tokens")
-    before = [(joke.folder / name).read_bytes() for name in ("joke.tokens", "q.tokens")]
-    ended = joke("cache", "merge", "joke.tokens", "q.tokens", "-o", "alle 🌳.tokens")
-    assert ended.code == 0 and ended.err == ""
-    assert ended.out.startswith("alle 🌳.tokens: 1 model, ")
-    assert hit(joke, "joke.lq", "alle 🌳.tokens") and hit(joke, "q.lq", "alle 🌳.tokens")
-    assert [(joke.folder / name).read_bytes() for name in ("joke.tokens", "q.tokens")] == before
-    for output in ("alle 🌳.tokens", "joke.tokens", "."):
-        again = joke("cache", "merge", "joke.tokens", "q.tokens", "-o", output)
-        assert again.code == 6 and "exists, and is not overwritten" in again.err
 
 
 def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_each_other(joke: Shell) -> None:
@@ -309,27 +282,3 @@ def test_a_file_that_may_not_be_rewritten_stays_and_says_so(
     ended = joke("cache", *command)
     assert ended.code == 6 and "cannot be written" in ended.err and "nothing was changed" in ended.err
     assert (joke.folder / "joke.tokens").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["compact", "joke.tokens", "--model", "demo"], "add --older-than or --max-bytes"),
-        (["compact", "joke.tokens", "--max-bytes", "-1"], "is not in the range"),
-        (["merge", "joke.tokens"], "Missing option '-o'"),
-        (["merge", "-o", "x.tokens"], "Missing argument"),
-        (["merge", "joke.tokens", "-o", "x.tokens", "--prefer", "me"], "'me' is not one of"),
-        (["inspect", "joke.tokens", "--limit", "0"], "is not in the range"),
-    ],
-)
-def test_wrong_usage_is_one_sentence_and_changes_nothing(joke: Shell, arguments: list[str], sentence: str) -> None:
-    ended = joke("cache", *arguments)
-    assert ended.code == 2 and sentence in ended.err and ended.out == ""
-    assert files_of(joke) == {"joke.lq", "joke.tokens"}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_what_it_does(shell: Shell, command: str) -> None:
-    ended = shell("cache", command, "--help")
-    assert ended.code == 0 and len(ended.out.splitlines()) > 6
-    assert command in shell("cache", "--help").out

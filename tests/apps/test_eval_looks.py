@@ -74,32 +74,6 @@ def test_a_run_is_looked_at_while_it_runs_and_after_it_was_killed(running: subpr
     assert lq("compare", "r", "r").exit_code == 0
 
 
-def test_a_report_of_an_earlier_command_does_not_hide_the_rows_of_a_run_that_died() -> None:
-    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
-    Path("d.csv").write_text("id,word,target\n" + "".join(f"r{n},{n},a\n" for n in range(8)))
-    assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
-    run = json.loads(Path("r/run.json").read_text())
-    Path("r/run.json").write_text(json.dumps({**run, "status": "running"}))
-    assert lq("q.lq", "d.csv", "-o", "part", "-m", "exact", "--limit", "3").exit_code == 0
-    Path("r/report.json").write_bytes(Path("part/report.json").read_bytes())
-    shown = lq("show", "r").output
-    assert "8 attempts of 8 rows" in shown and "the run did not end" in shown
-
-
-def test_a_run_without_rows_is_shown_and_exported() -> None:
-    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
-    Path("d.csv").write_text("id,word,target\na,x,a\n")
-    lq("q.lq", "d.csv", "-o", "r", "-m", "exact", "-m", "f1")
-    Path("r/rows.jsonl").unlink()
-    run = json.loads(Path("r/run.json").read_text())
-    Path("r/run.json").write_text(json.dumps({**run, "status": "running"}))
-    shown = lq("show", "r")
-    assert shown.exit_code == 0 and "0 of 1 attempts so far: the run did not end" in shown.output
-    assert lq("show", "r", "--html").exit_code == 0
-    assert lq("export", "r", "-o", "x.csv").exit_code == 0
-    assert Path("x.csv").read_text() == "id,repeat,target,answer,error\n"
-
-
 def words_of(page: str) -> str:
     """Text of a page, a blank for each run of tags."""
     return re.sub(r"\s+", " ", re.sub(r"(<[^>]*>\s*)+", " ", page[page.index("<h1>") :]))
@@ -184,14 +158,3 @@ def test_a_run_with_odd_characters_is_exported_whole(kind: str) -> None:
     if kind != "junit":
         before = Path("x").read_bytes()
         assert lq("export", "r", "--as", kind, "-o", "x").exit_code == 2 and Path("x").read_bytes() == before
-
-
-def test_an_export_that_cannot_be_written_leaves_no_file_and_can_be_tried_again() -> None:
-    Path("q.lq").write_text('"{word}"\nreturn "a"\n')
-    Path("d.csv").write_text("id,word,target\na,x,a\n")
-    lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
-    done = lq("export", "r", "-o", "nowhere/x.csv")
-    assert done.exit_code == 2 and "cannot be written" in done.output
-    Path("nowhere").mkdir()
-    assert lq("export", "r", "-o", "nowhere/x.csv").exit_code == 0
-    assert [each.name for each in Path("nowhere").iterdir()] == ["x.csv"]

@@ -193,11 +193,3 @@ def test_two_runs_with_equal_scores_differ_by_an_interval_that_is_no_point_and_f
     assert "+0.0000 [-0.4345, 0.4345]" in by and "5 clusters of g: too few for a reliable interval" in by
     lq_eval("q.lq", "d.csv", "-o", "three", "-m", "exact", "--limit", "1")
     assert "(no interval: fewer than two ids)" in lq_eval("compare", "one", "three").output
-
-
-def test_every_sentence_about_a_missing_score_is_shown_with_its_row() -> None:
-    Path("d.csv").write_text("id,ans,target\na,x,\nb,x,(\nc,x,x\nd,x,\n")
-    Path("q.lq").write_text('"x"\nreturn ans\n')
-    shown = lq_eval("q.lq", "d.csv", "-o", "r", "-m", "regex", "-j", "1").output
-    assert "regex: no score for 3 rows, counted as 0: a: ValueError: the row has no target" in shown
-    assert "b: ValueError: '(' is not a regular expression" in shown

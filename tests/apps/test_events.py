@@ -91,14 +91,6 @@ def test_what_a_query_prints_is_no_event(shell: Shell) -> None:
     assert shell("run", query).out.startswith("mine\nSay:")
 
 
-def test_forms_that_contradict_each_other_are_refused(shell: Shell) -> None:
-    query = shell.write("q.lq", SAY)
-    for other in ("--json", "--dry-run"):
-        assert shell("run", query, "--format", "events", other).code == 2
-    assert shell("run", query, "--format", "xml").code == 2
-    assert shell("run", query, "--trace", "r.json", "--dry-run").code == 2 and not (shell.folder / "r.json").exists()
-
-
 def test_values_that_are_no_json_are_told(shell: Shell) -> None:
     source = 'import datetime\nreturn [float("nan"), {1, 2}, b"a", datetime.date(2026, 1, 2), 2**60, "\\ud800"]\n'
     query = shell.write("q.lq", source)
@@ -179,43 +171,6 @@ def test_a_recording_is_the_lines_of_the_events(shell: Shell) -> None:
     assert [{**line, "ms": 0} for line in kept] == [{**line, "ms": 0} for line in out]
 
 
-def test_a_recording_that_was_cut_off_is_shown_as_far_as_it_goes_with_a_note(shell: Shell) -> None:
-    ran = shell("run", shell.write("q.lq", SAY), "--trace", "r.lqrun")
-    data = (shell.folder / "r.lqrun").read_bytes()
-    (shell.folder / "r.lqrun").write_bytes(data[:-40])
-    cut = shell("replay", "r.lqrun")
-    assert (cut.code, cut.out) == (0, ran.out)
-    assert cut.err == "note: r.lqrun ends in the middle of its run; this is the text so far\n"
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (None, "'r.lqrun' cannot be read: "),
-        (b"", "'r.lqrun' is not a recording of a run: it is empty"),
-        (b'"Say:[X]"\n', "'r.lqrun' is not a recording of a run: line 1: it is not an object with a schema"),
-        (
-            b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.",
-            "'r.lqrun' is not a recording of a run: line 1: it is not JSON",
-        ),
-        (b'{"schema":9,"run":"a","seq":0,"ms":0,"type":"x"}\n', "has schema 9, and this version reads up to 1"),
-        (b"[" * 100_000, "'r.lqrun' is not a recording of a run: line 1: it is"),
-    ],
-    ids=["missing", "empty", "query", "pickle", "newer", "deep"],
-)
-def test_what_is_no_recording_is_one_sentence_and_code_2(shell: Shell, data: bytes | None, sentence: str) -> None:
-    if data is not None:
-        shell.write("r.lqrun", data)
-    ended = shell("replay", "r.lqrun")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(sentence) or sentence in ended.err
-    assert not (shell.folder / "canary").exists()
-
-
-def test_a_folder_is_no_recording(shell: Shell) -> None:
-    assert shell("replay", ".").code == 2
-
-
 def test_a_long_recording_is_not_held_in_memory(shell: Shell) -> None:
     shell("run", shell.write("q.lq", '"a"'), "--trace", "r.lqrun")
     first, text, *_ = (shell.folder / "r.lqrun").read_text("ascii").splitlines()
@@ -241,12 +196,6 @@ def test_a_trace_is_written_beside_the_result(shell: Shell, suffix: str) -> None
     assert shell("run", query, "--trace", f"r.{suffix}").out == shell("run", query).out
     written = (shell.folder / f"r.{suffix}").read_text("utf-8")
     assert json.loads(written)["ended"] == "done" if suffix == "json" else written.startswith("<!doctype html>")
-
-
-def test_a_trace_of_another_kind_is_refused(shell: Shell) -> None:
-    ended = shell("run", shell.write("q.lq", SAY), "--trace", "q.lq")
-    assert ended.code == 2 and "ends in .json, .lqrun or .html" in ended.err
-    assert (shell.folder / "q.lq").read_text("utf-8") == SAY
 
 
 @pytest.mark.parametrize("fault", [None, Fault(status=401)], ids=["answered", "refused"])

@@ -115,36 +115,6 @@ def test_a_server_has_a_prefix_and_an_address(
     assert load(name) == ("x", {"base_url": address})
 
 
-def test_any_option_of_a_header_is_set_in_the_shell(shell: Shell) -> None:
-    ended = shell(
-        "run", "--json", "-n", "2", "--decoder", "sample", "--temperature", "0.5", "--seed", "3", "-e", COLOUR
-    )
-    assert len(json.loads(ended.out)["results"]) == 2
-    ended = shell("run", "--json", "--set", "decoder=beam", "--set", "n=2", "--set", "max_tokens=4", "-e", "'Pack:[C]'")
-    assert len(json.loads(ended.out)["results"]) == 2
-    assert "did you mean temperature?" in shell("run", "--set", "tempratur=1", "-e", COLOUR).err
-    assert shell("run", "--set", "top_p=x", "-e", COLOUR).code == 2
-    assert "--set takes NAME=VALUE" in shell("run", "--set", "top_p", "-e", COLOUR).err
-    assert "--session" not in shell("run", "--set", "session=1", "-e", COLOUR).err
-    assert "Add --set top_k=VALUE" in shell("run", "--top-k", "1", "-e", COLOUR).err
-
-
-def test_inputs_come_from_a_file_and_from_the_line(shell: Shell) -> None:
-    shell.write("in.json", '{"a": 1, "b": [2]}')
-    assert shell("run", "--vars", "in.json", "-e", "return a, b").out == "[\n  1,\n  [\n    2\n  ]\n]\n"
-    assert "given twice" in shell("run", "--vars", "in.json", "--var", "a=2", "-e", "return a, b").err
-    assert shell("run", "--vars", shell.write("no.json", "[1]"), "-e", "return 1").code == 2
-    assert "is not a JSON file" in shell("run", "--vars", shell.write("no.json", "{"), "-e", "return 1").err
-    assert "cannot be read" in shell("run", "--vars", "missing.json", "-e", "return 1").err
-
-
-def test_a_file_or_a_text_and_not_both(shell: Shell) -> None:
-    for arguments in (["run"], ["run", "x.lq", "-e", "return 1"]):
-        ended = shell(*arguments)
-        assert ended.code == 2 and "-e QUERY" in ended.err
-    assert shell("run", "-e", '"[1X]"').err.startswith("<-e>:1:3: ")
-
-
 def test_examples_are_copied_and_nothing_is_overwritten(shell: Shell) -> None:
     shipped = {path.name for path in (ROOT / "examples").glob("[0-9]*")}
     listed = shell("examples").out.splitlines()
