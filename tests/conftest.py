@@ -57,16 +57,6 @@ def session() -> Session:
     return Session()
 
 
-@pytest.fixture(scope="session")
-def stub_that_stays() -> Iterator[None]:
-    """Keeps the port of all stubs open, so that each one costs nothing."""
-    from tests.servers.kinds import VLLM
-    from tests.servers.stub import serving
-
-    with serving(VLLM, ""):
-        yield
-
-
 def examples(number: int) -> int:
     """Examples of a property: all where CI runs, a quarter of them for the tests by which a change is judged."""
     return number if os.environ.get("CI") else max(1, number // 4)
@@ -92,7 +82,6 @@ SLOW = (
     "apps/editors",
     "apps/test_playground.py",
     "apps/test_playground_files.py",
-    "apps/test_playground_pieces.py",
     "apps/test_playground_reach.py",
     "apps/test_playground_security.py",
     "apps/test_terminal_screens.py",

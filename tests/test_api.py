@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import json
 import pickle
 import signal
@@ -47,19 +46,6 @@ class Traveller:
         r"""lq
         "Things for {self.place}:[THING]" where STOPS_BEFORE(THING, "\n")
         """
-
-
-def test_a_decorated_function_returns_what_the_query_returns() -> None:
-    assert packing("Rome") == "a hat"
-    assert packing(place="Rome", what="Things") == "a hat"
-
-
-def test_the_whole_result_options_at_the_call_and_the_face_of_a_function() -> None:
-    result = packing.run_sync("Rome", cache=False, max_tokens=3)
-    assert len(result["THING"]) >= 3 and result.value == result["THING"].strip()
-    assert packing.__name__ == "packing"
-    assert list(inspect.signature(packing).parameters) == ["place", "what"]
-    assert packing.query.inputs == ("what", "SUFFIX", "place")
 
 
 def test_an_async_function_is_awaited_and_a_blocking_one_works_inside_a_loop() -> None:
@@ -128,13 +114,6 @@ def test_names_come_from_the_definition_not_from_the_caller_S27() -> None:
         lost()
 
 
-def test_wrong_calls_are_type_errors() -> None:
-    with pytest.raises(TypeError, match="no parameter and no option called 'plaec'"):
-        packing("Rome", plaec=1)
-    with pytest.raises(TypeError, match="missing"):
-        packing()
-
-
 def test_a_mistake_in_a_docstring_is_found_at_once_with_the_line_of_the_python_file() -> None:
     with pytest.raises(lq.QueryError) as caught:
 
@@ -149,14 +128,6 @@ def test_a_mistake_in_a_docstring_is_found_at_once_with_the_line_of_the_python_f
     assert span is not None
     line = Path(__file__).read_text("utf-8").splitlines()[span.line - 1]
     assert (span.name, line.strip()) == (__file__, '"[1X]"')
-
-
-def test_a_function_without_docstring_is_refused() -> None:
-    with pytest.raises(lq.QueryError, match="has no docstring with a query"):
-
-        @lq.query
-        def empty() -> Any:
-            pass
 
 
 def test_stream_gives_typed_events_and_its_texts_join_to_the_prompt() -> None:

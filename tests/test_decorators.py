@@ -15,8 +15,6 @@ import pytest
 from pydantic import BaseModel
 
 import lmql_lite as lq
-from lmql_lite.engine import events
-from lmql_lite.engine.nested import NestedCall
 from lmql_lite.errors import ConstraintError
 
 SILENT = lq.ScriptedModel("")
@@ -472,18 +470,6 @@ def test_what_is_no_function_is_refused_and_so_is_an_option_that_does_not_exist(
         lq.query(modle="demo")  # type: ignore[call-overload]
 
 
-def test_run_stream_plan_and_call_are_the_same_run() -> None:
-    async def collect() -> tuple[Any, events.Event]:
-        async for event in greeting.stream("Ada"):
-            last = event
-        return (await greeting.run("Ada")).value, last
-
-    value, last = asyncio.run(collect())
-    assert isinstance(last, events.Finished)
-    assert value == last.result.value == greeting.run_sync("Ada").value == greeting("Ada") == "Hello Ada"
-    assert greeting.plan().missing == ("name",) and not greeting.plan("Ada").missing
-
-
 def test_an_async_function_is_known_as_one_and_runs_many_at_once_in_one_loop() -> None:
     @lq.query(model=lq.ScriptedModel("Rome: a hat\n"))
     async def packing(place: str) -> str:
@@ -498,16 +484,6 @@ def test_an_async_function_is_known_as_one_and_runs_many_at_once_in_one_loop() -
     assert asyncio.run(many()) == ["a hat"] * 5
     if hasattr(inspect, "markcoroutinefunction"):
         assert inspect.iscoroutinefunction(packing)
-
-
-def test_another_query_can_call_it_as_a_value() -> None:
-    call = Host("Ada").greet.nested(("Bob",), {})
-    assert isinstance(call, NestedCall) and call.name == "greet"
-    assert (call.arguments["guest"], call.arguments["self"].name) == ("Bob", "Ada")
-    assert reads_module.nested((), {}).scope["LATER"] == LATER
-    assert lq.compile('"{a}{b}"').nested((1,), {"b": 2}).arguments == {"a": 1, "b": 2}
-    with pytest.raises(TypeError, match="missing"):
-        greeting.nested((), {})
 
 
 # Several results -----------------------------------------------------------------------------------------------------
@@ -612,18 +588,6 @@ def test_a_lambda_has_no_docstring():
 def test_an_option_of_lmql_that_is_not_here_says_what_stands_for_it() -> None:
     with pytest.raises(TypeError, match=r"is_async.*async def"):
         lq.query(is_async=True)  # type: ignore[call-overload]
-
-
-def test_an_async_query_is_a_coroutine_function_for_asyncio() -> None:
-    @lq.query
-    async def asked() -> str:
-        """lq
-        return "yes"
-        """
-        raise NotImplementedError
-
-    assert asyncio.iscoroutinefunction(asked)
-    assert asyncio.run(asked()) == "yes"
 
 
 def test_a_docstring_with_a_backslash_warns_once(tmp_path: Path) -> None:

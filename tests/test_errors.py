@@ -213,12 +213,3 @@ def test_an_error_in_a_notebook_is_shorter_than_ten_lines(cell: str, capsys: pyt
     lines = (said.out + said.err).strip().splitlines()
     assert 2 < len(lines) < 10 and any("hint: " in line for line in lines), lines
     assert not [line for line in lines if "lmql_lite/" in line]
-
-
-def test_a_budget_error_has_its_limit_and_the_run_so_far() -> None:
-    model = lq.ScriptedModel("Say: hi")
-    with pytest.raises(lq.BudgetError) as caught:
-        lq.run_sync('"Say:[X]"\nwhile True: pass', model=model, step_budget=500)
-    error = caught.value
-    assert (error.option, error.limit, error.spent) == ("step_budget", 500, 501)
-    assert error.partial["X"] == " hi" and error.partial.prompt == "Say: hi"

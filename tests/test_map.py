@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.engine.rows import DataRow, finished_rows, numbered
 
 SHOUT = lq.compile("return await shout(word) if aloud else word")
 DICE = lq.compile('sample(seed=7)\n    "[X]"\nwhere len(X) == 4')
@@ -62,31 +61,6 @@ def test_rows_of_a_function_are_calls() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'wrod'"):
         shouted.map_sync([{"word": "a", "wrod": "a"}], columns="strict")
     assert shouted.map_sync([{"word": "a", "wrod": "a"}])[0].value == "A"
-
-
-def test_no_more_rows_are_taken_than_run_at_once() -> None:
-    taken, running, most = 0, 0, 0
-
-    def rows() -> Iterator[str]:
-        nonlocal taken
-        for number in range(20):
-            taken += 1
-            assert taken <= number + 1
-            yield str(number)
-
-    async def work(row: DataRow) -> Any:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        assert taken <= row.number + 3
-        await asyncio.sleep(0)
-        running -= 1
-        return row.value
-
-    async def main() -> list[Any]:
-        return [each.answer async for each in finished_rows(numbered(rows(), 1, None), work, 3, "raise")]
-
-    assert sorted(asyncio.run(main()), key=int) == [str(number) for number in range(20)] and most == 3
 
 
 def test_rows_that_the_caller_has_not_asked_for_are_held_and_no_more_begin() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import pty
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.apps.chat_command import Conversation, asks
+from lmql_lite.apps.chat_command import Conversation
 from lmql_lite.apps.cli import main
 from lmql_lite.models.scripted import ScriptedModel
 from tests.engine.test_path_turns import Chatty, says
@@ -224,63 +222,6 @@ def test_there_is_one_conversation_whatever_the_decoder(decoder: str, capsys: py
     body = ECHO.strip().replace("\n", "\n    ")
     assert hold(f"{decoder}(n=2)\n    {body}\n", ScriptedModel(echoing), "One?", "") == 0
     assert answers(capsys)[0] == ["One?", "goodbye"]
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("x = input()", True),
-        ('"{input()}"', True),
-        ("def f():\n    return input()\nf()", True),
-        ('"[X]" where X == input()', True),
-        ('"input()"', False),
-    ],
-)
-def test_whether_a_query_asks(source: str, expected: bool) -> None:
-    assert asks(lq.compile(source).program) == expected
-
-
-def test_in_a_terminal_with_keys(tmp_path: Path) -> None:
-    """A line, Ctrl-C in the middle of an answer, another line, Ctrl-D."""
-    path = tmp_path / "chat.lq"
-    path.write_text(
-        "import os, signal\n"
-        "def stops(text, final):\n"
-        "    if 'white' in text:\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return True\n"
-        'while question := input():\n    "Q: {question}\\nA:[A]\\n" where STOPS_BEFORE(A, "\\n") and stops(A)\n'
-    )
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "dumb"}
-    command = [sys.executable, "-m", "lmql_lite", "chat", str(path)]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment, start_new_session=True
-    )
-    os.close(theirs)
-
-    def until(text: str) -> str:
-        seen = b""
-        while text.encode() not in seen:
-            seen += os.read(ours, 1024)
-        return seen.decode()
-
-    try:
-        until("> ")
-        os.write(ours, b"What is the capital of France?\n")
-        assert "Paris" in until("Paris\r\n> ")
-        os.write(ours, b"What colour is snow?\n")
-        until("> ")
-        os.write(ours, b"\x04")
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        os.close(ours)
-    assert process.stderr is not None
-    err = process.stderr.read().decode()
-    process.stderr.close()
-    assert TAKEN_BACK in err
-    assert "1 answer · " in err
 
 
 def test_what_the_query_says_for_the_assistant_is_shown_and_what_it_says_for_others_is_not(

@@ -24,9 +24,7 @@ SAY = '"Say:[X]" where len(X) < 9'
 
 
 @pytest.fixture
-def shell(
-    stub_that_stays: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Shell:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     monkeypatch.chdir(tmp_path)
     return Shell(tmp_path, capsys)
 
@@ -112,18 +110,6 @@ def test_events_come_while_the_run_goes_on(tmp_path: Path) -> None:
     assert told(out.decode())[-1]["type"] == "done"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
-def test_a_reader_who_leaves_ends_the_run_quietly(tmp_path: Path) -> None:
-    (tmp_path / "q.lq").write_text('for i in range(100000):\n    "{i} and so on\\n"\n', "utf-8")
-    process = in_a_process("run", "q.lq", "--format", "events", cwd=tmp_path)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    process.wait(timeout=60)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_ctrl_c_is_the_last_line_of_events_and_of_a_recording(tmp_path: Path) -> None:
     (tmp_path / "q.lq").write_text('import time\n"a"\nwhile True:\n    time.sleep(0.01)\n', "utf-8")
@@ -188,14 +174,6 @@ def test_a_long_recording_is_not_held_in_memory(shell: Shell) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=shell.folder, capture_output=True, text=True, check=False)
     assert done.stdout == "5000 True\n", done.stderr
-
-
-@pytest.mark.parametrize("suffix", ["json", "html"])
-def test_a_trace_is_written_beside_the_result(shell: Shell, suffix: str) -> None:
-    query = shell.write("q.lq", SAY)
-    assert shell("run", query, "--trace", f"r.{suffix}").out == shell("run", query).out
-    written = (shell.folder / f"r.{suffix}").read_text("utf-8")
-    assert json.loads(written)["ended"] == "done" if suffix == "json" else written.startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("fault", [None, Fault(status=401)], ids=["answered", "refused"])

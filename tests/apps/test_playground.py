@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ SHORT = '"Say hello:[TEXT]" where len(TEXT) < 12'
 SPIN = 'def spin():\n    while True:\n        pass\nspin()\n"a[X]"'
 ENDLESS = f"import os\nprint('process', os.getpid())\n{SPIN}"
 SLEEPS = "import time\nprint('sleeps')\ntime.sleep(1000)\n\"a[X]\""
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "01_packing_list.lq"
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +59,6 @@ def test_a_run_is_told_line_by_line_and_can_be_replayed(page: Page, tmp_path: Pa
     with open(recording, "rb") as file:
         assert len(list(read(file, "hello.lqrun"))) == len(lines)
     assert lq("replay", str(recording), folder=tmp_path).stdout.strip() == lines[-1]["prompt"].strip()
-
-
-def test_a_second_run_asks_the_model_nothing_and_both_ledgers_are_those_of_lq_run(page: Page, tmp_path: Path) -> None:
-    text, here = EXAMPLE.read_text(), ["--cache", "own.tokens", "--json"]
-    for number in range(2):
-        usage = page.run(text)[-1]["usage"]
-        done = lq("run", str(EXAMPLE), *here, folder=tmp_path)
-        assert usage == json.loads(done.stdout)["usage"], done.stderr
-        assert (usage["tokens_from_model"] == 0) == (usage["forward_passes"] == 0) == (number == 1)
-        assert usage["tokens_from_cache"] + usage["tokens_from_model"] > 0
 
 
 def test_inputs_are_values_and_never_read_a_file(page: Page) -> None:
@@ -146,29 +134,6 @@ def test_what_a_stopped_run_has_learned_is_kept(page: Page) -> None:
     assert list(page.lines(run))[-1]["kind"] == "Stopped"
     usage = page.run(query, inputs={"seconds": 0})[-1]["usage"]
     assert usage["tokens_from_model"] == 0 < usage["tokens_from_cache"]
-
-
-def test_a_lost_connection_goes_on_where_it_was_lost(page: Page) -> None:
-    query = "import time\nfor i in range(12):\n    print('line', i)\n    time.sleep(0.05)\n\"a[X]\" where len(X) < 9"
-    run, lines = page.start(query), []
-    for count in (1, 3, 1000):
-        for number, line in enumerate(page.lines(run, len(lines) - 1), start=1):
-            lines.append(line)
-            if number == count:
-                break  # and with it the connection
-    assert [line["seq"] for line in lines] == list(range(len(lines)))
-    assert lines[-1]["type"] == "done" and lines == list(page.lines(run))
-
-
-def test_two_tabs_run_beside_each_other(server: Server) -> None:
-    def of(word: str) -> str:
-        return "".join(
-            line.get("text", "") for line in server.page().run(f'print("{word}")\n"{word}[X]" where X == "!"')
-        )
-
-    with ThreadPoolExecutor(2) as tabs:
-        left, right = tabs.map(of, ["left", "right"])
-    assert "left" in left and "right" not in left and "right" in right and "left" not in right
 
 
 def test_no_more_runs_than_fit_are_under_way(page: Page) -> None:

@@ -16,7 +16,6 @@ from tests.apps.playground_server import Page, Server, printed
 from tests.conftest import ROOT
 
 DATES = (ROOT / "examples" / "06_dates.lq").read_text("utf-8")
-CHAT = (ROOT / "examples" / "14_chat.lq").read_text("utf-8")
 READS = 'while line := input():\n    "<{line}>"\n'
 
 
@@ -131,19 +130,6 @@ def test_standard_input_is_the_lines_of_the_box(page: Page) -> None:
     assert printed(lines) == "['a', '\\n', 'b', '\\n']\n"
 
 
-def test_input_without_a_line_left_says_where_to_write_one(page: Page) -> None:
-    last = page.run(READS, typed=["a"])[-1]
-    assert (last["kind"], last["message"]) == ("InputError", "input() has no line to read in the playground")
-    assert "box below the query" in last["hint"]
-
-
 @pytest.mark.parametrize("typed", ["a", {"a": 1}, [1], ["a\nb"]], ids=["text", "object", "number", "two lines"])
 def test_lines_that_are_none_are_refused(page: Page, typed: object) -> None:
     assert page.post("/api/runs", text=READS, typed=typed).status_code == 400
-
-
-def test_the_example_of_a_chat_runs_with_the_lines_that_come_with_it(page: Page) -> None:
-    examples = page.http.get("/api/examples").json()["examples"]
-    typed = next(example["typed"] for example in examples if example["name"] == "14_chat.lq")
-    last = page.run(CHAT, typed=typed)[-1]
-    assert (last["type"], last["value"]) == ("done", "questions answered: 3")

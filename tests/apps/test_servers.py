@@ -27,9 +27,7 @@ OTHER = "sk-other-9876543210"
 
 
 @pytest.fixture
-def shell(
-    stub_that_stays: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Shell:
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -127,16 +125,6 @@ def test_prices_may_stand_in_the_header_and_the_limit_on_the_command_line(shell:
     with serving(VLLM, SAYS) as server:
         assert shell("run", "p.lq", *at(server), "--max-cost", "1").code == 0
         assert shell("run", "p.lq", *at(server), "--max-cost", "0", "--cache", "off").code == 7
-
-
-def test_without_guesses_each_place_is_asked_for_by_itself(shell: Shell) -> None:
-    shell.write("list.lq", 'for i in range(2):\n    "-[A]" where STOPS_AT(A, "\\n")\n')
-    with serving(VLLM, "- Sun\n- Hat\n- Map\n") as server:
-        together = shell("run", "list.lq", *at(server), "--cache", "a.tokens")
-        asked = server.requests
-        apart = shell("run", "list.lq", *at(server), "--cache", "b.tokens", "--no-speculate")
-        assert (asked, server.requests - asked) == (1, 2)
-    assert together.out.replace("Sun\n", "") != "" and apart.code == together.code == 0
 
 
 # Keys ----------------------------------------------------------------------------------------------------------------
@@ -257,29 +245,6 @@ def test_a_dry_run_tells_hole_by_hole_what_the_server_is_held_to_and_asks_it_not
     assert "held to a grammar" in age and more.startswith("[MORE]  line 5\n")
     assert "the run ends before it passes 7 requests\n" in ended.out
     assert "inputs that are not given: is_known, place" in ended.out
-
-
-def test_a_dry_run_as_json(shell: Shell) -> None:
-    shell.write("s.lq", SEGMENT)
-    with serving(VLLM, SAYS) as server:
-        told = json.loads(shell("run", "s.lq", *at(server), "--dry-run", "--json").out)
-        once = json.loads(shell("run", "q.lq", *at(server), "--dry-run", "--json").out)
-    assert told["ok"] is True and once["ok"] is True
-    assert [hole["way"] for hole in told["holes"]] == ["freely", "grammar", "freely"]
-    assert once["holes"][0]["ends"][0] == "after '\\n'"
-
-
-def test_a_dry_run_of_the_demo_model_counts_no_requests(shell: Shell) -> None:
-    ended = shell("run", "q.lq", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
-    assert "token by token, under a mask" in ended.out and "requests" not in ended.out
-
-
-def test_a_dry_run_sends_nothing_that_costs(shell: Shell) -> None:
-    with serving(OPENAI_CHAT, SAYS) as server:
-        ended = shell("run", "q.lq", *at(server), "--dry-run")
-        assert (server.requests, server.completion_tokens, ended.code) == (0, 0, 0)
-    assert "probe" in ended.out
 
 
 def test_a_dry_run_fails_as_a_run_would(shell: Shell) -> None:

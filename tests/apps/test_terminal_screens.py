@@ -165,12 +165,6 @@ def test_a_line_that_the_query_prints_stands_above_the_counter(started: Started,
     assert (code, lines) == (0, ["one", "two", "rest[", '  " Camera\\n"', "]"])
 
 
-def test_the_line_of_usage_follows_the_result(started: Started) -> None:
-    code, lines = started("run", "-u", "value.lq", "--var", "place=Rome").ended()
-    assert (code, lines[:3]) == (0, ["[", '  " Camera\\n"', "]"])
-    assert len(lines) == 4 and re.match(r"\d forward passes · tokens in 14 out 4 · kept 0 cache, ", lines[3])
-
-
 def test_text_comes_as_it_is_generated_where_nothing_is_returned(started: Started, folder: Path) -> None:
     (folder / "slow.lq").write_text(f"{PACK}import time\ntime.sleep(3)\n{PACK}")
     terminal = started("run", "slow.lq", "--var", "place=Rome")

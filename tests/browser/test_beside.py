@@ -8,7 +8,6 @@ from tests.browser.conftest import Open, Server, Tab
 
 LIST = '"Things to pack:\\n-[FIRST]\\n-[SECOND]\\n" where STOPS_BEFORE(FIRST, "\\n") and STOPS_BEFORE(SECOND, "\\n")\n'
 ASKS = '"Q: What is the capital of {country}?\\nA:[CITY]" where STOPS_BEFORE(CITY, "\\n")\n'
-SAYS = '"Say[X]" where X in [" red", " green"]\n'
 
 
 def grid(tab: Tab) -> dict[str, list[list[str]]]:
@@ -76,11 +75,3 @@ def test_an_answer_that_differs_is_marked_and_a_run_is_seen_again_by_keyboard(ta
     tab.settle()
     assert tab.text() == "Say red"
     assert tab.page.locator("#stale").is_visible(), "it is of an earlier text"
-
-
-def test_the_phone_shows_them_without_side_scroll(open_tab: Open, server: Server) -> None:
-    tab = open_tab(server, viewport={"width": 320, "height": 640})
-    tab.run(LIST)
-    tab.run(SAYS)
-    tab.show("runs")
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 320

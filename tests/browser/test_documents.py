@@ -27,12 +27,6 @@ def text(tab: Tab) -> str:
     return "\n".join(tab.page.locator("#query .cm-line").all_text_contents())
 
 
-def test_a_folder_opens_on_a_file_of_it(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    assert tab.page.inner_text("#name") == "a.lq"
-    assert text(tab) == TWO["a.lq"]
-
-
 def test_undo_never_brings_the_text_of_another_file(folder: Server, open_tab: Open) -> None:
     tab = open_tab(folder)
     choose(tab, "b.lq")
@@ -43,19 +37,6 @@ def test_undo_never_brings_the_text_of_another_file(folder: Server, open_tab: Op
     tab.page.keyboard.press("ControlOrMeta+s")
     tab.until("document.getElementById('banner').textContent === 'b.lq is saved'")
     assert {name: (folder.folder / name).read_text("utf-8") for name in TWO} == TWO
-
-
-def test_changes_wait_until_their_file_is_opened_again_and_are_marked(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    tab.write('"changed"\n')
-    assert tab.page.inner_text("#name") == "● a.lq"
-    choose(tab, "b.lq")
-    assert tab.page.inner_text("#name") == "b.lq" and text(tab) == TWO["b.lq"]
-    choose(tab, "a.lq")
-    assert tab.page.inner_text("#name") == "● a.lq" and text(tab) == '"changed"\n'
-    tab.page.locator(EDITOR).focus()
-    tab.page.keyboard.press("ControlOrMeta+z")
-    assert tab.page.inner_text("#name") == "a.lq" and text(tab) == TWO["a.lq"]
 
 
 def test_after_loading_anew_the_same_file_is_saved_with_the_same_options(folder: Server, open_tab: Open) -> None:

@@ -276,17 +276,6 @@ def test_a_draft_whose_file_has_changed_shows_both_and_loses_neither(folder: Ser
     assert text(tab) == '"mine"\n'
 
 
-def test_loading_anew_sees_that_the_file_has_changed(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    (folder.folder / "a.lq").write_text('"theirs"\n', "utf-8")
-    loaded_anew(tab)
-    assert text(tab) == '"theirs"\n', "nothing was typed here"
-    tab.write('"mine"\n')
-    (folder.folder / "a.lq").write_text('"theirs again"\n', "utf-8")
-    loaded_anew(tab)
-    assert text(tab) == '"mine"\n' and tab.page.is_visible("#conflict")
-
-
 @pytest.mark.parametrize("way", ["load", "other name", "overwrite"])
 def test_a_refused_save_offers_three_ways_that_work(folder: Server, open_tab: Open, way: str) -> None:
     tab = open_tab(folder)
@@ -438,25 +427,6 @@ def test_a_copy_of_an_example_is_saved_to_the_copy(copied: Server, open_tab: Ope
     tab.page.click("#save")
     saved(tab, "06_dates.lq")
     assert (copied.folder / "06_dates.lq").read_text("utf-8") == '"changed"\n'
-
-
-def test_an_edited_example_and_the_file_of_its_name_are_two(folder: Server, open_tab: Open) -> None:
-    (folder.folder / "sub").mkdir()
-    for place in ("06_dates.lq", "sub/06_dates.lq"):
-        (folder.folder / place).write_text(f'"{place}"\n', "utf-8")
-    tab = open_tab(folder)
-    choose(tab, "06_dates.lq", "#shipped")
-    tab.write('"the example, edited"\n')
-    choose(tab, "sub/06_dates.lq", "#files")
-    assert text(tab) == '"sub/06_dates.lq"\n'
-    choose(tab, "06_dates.lq", "#files")
-    assert text(tab) == '"06_dates.lq"\n'
-    choose(tab, "06_dates.lq", "#shipped")
-    assert text(tab) == '"the example, edited"\n'
-    tab.page.click("#save")
-    tab.page.keyboard.press("Enter")
-    saved(tab, "06_dates-2.lq")
-    assert (folder.folder / "06_dates.lq").read_text("utf-8") == '"06_dates.lq"\n'
 
 
 # Save as -------------------------------------------------------------------------------------------------------------

@@ -79,16 +79,6 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
     assert set(widths) == {"3.5"}  # come by twice; 1.5 for once
 
 
-def test_the_ledger_is_that_of_the_command_line(server: Server, open_tab: Open, tmp_path: Path) -> None:
-    tab = open_tab(server)
-    tab.run(PICKY)
-    (tmp_path / "picky.lq").write_text(PICKY, "utf-8")
-    command = [sys.executable, "-m", "lmql_lite", "run", "--json", str(tmp_path / "picky.lq")]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
-    for name, count in found["usage"].items():
-        assert tab.count(name) == ("not reported" if count is None else str(count)), name
-
-
 def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab) -> None:
     tab.run(PICKY)
     assert "Beach ball" not in tab.text() and " Sun hat" in tab.text()
@@ -295,21 +285,3 @@ def test_loading_anew_keeps_the_query_and_the_last_run(tab: Tab) -> None:
     tab.wait("done")
     assert tab.text() == said
     assert "even(THING)" in tab.page.inner_text("#query")
-
-
-def test_a_file_is_opened_and_saved(server: Server, open_tab: Open) -> None:
-    (server.folder / "mine.lq").write_text('"one"\n', "utf-8")
-    tab = open_tab(server, address=f"{server.address}&file=mine.lq")
-    assert tab.page.inner_text("#name") == "mine.lq"
-    tab.write('"two"\n')
-    tab.page.click("#save")
-    tab.until("document.getElementById('banner').textContent === 'mine.lq is saved'")
-    assert (server.folder / "mine.lq").read_text("utf-8") == '"two"\n'
-
-
-def test_an_example_can_be_chosen(tab: Tab) -> None:
-    tab.page.click("#examples")
-    tab.page.click("#gallery button:has-text('06_dates.lq')")
-    assert tab.page.inner_text("#name") == "06_dates.lq"
-    tab.run()
-    assert tab.page.inner_text("#result .value") == "Sunday, 20 July 1969"

@@ -57,14 +57,6 @@ def test_inputs_that_cannot_be_run_are_a_sentence(tab: Tab, way: str) -> None:
     assert says[way] in tab.page.inner_text("#banner")
 
 
-def test_a_plan_needs_no_inputs_and_cases_neither(tab: Tab) -> None:
-    tab.write(KIND)
-    tab.page.wait_for_selector("textarea[aria-label='input thing']")
-    tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
-    tab.page.wait_for_selector("#plan p:not(.empty)")
-    assert tab.page.is_hidden("#banner")
-
-
 def test_a_hole_that_is_complete_is_not_called_forced(tab: Tab) -> None:
     tab.run('"Pick:[KIND]" where KIND in [" red", " green"]\n')
     row = tab.page.locator("#holes tbody tr").inner_text().split("\t")
@@ -170,11 +162,3 @@ def test_the_ledger_is_one_headline_with_a_bar_until_its_details_are_opened(tab:
     assert tab.page.is_hidden("#ledger table")
     tab.page.click("#ledger details.all > summary")
     assert "tokens of output" in tab.page.inner_text("#ledger") and tab.page.is_visible("#ledger table")
-
-
-@pytest.mark.parametrize("width", [780, 1280])
-def test_the_header_is_one_line(open_tab: Open, width: int) -> None:
-    tab = open_tab(viewport={"width": width, "height": 600})
-    tab.run(PACKING)
-    assert tab.page.evaluate("document.querySelector('header').getBoundingClientRect().height") < 60
-    assert tab.page.evaluate("document.documentElement.scrollWidth") == width

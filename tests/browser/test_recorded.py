@@ -86,19 +86,6 @@ def test_another_query_does_not_keep_the_recorded_run_of_an_example(server: Serv
     assert tab.text() == ""
 
 
-def test_loading_anew_shows_the_recorded_run_again_as_long_as_nothing_was_run(server: Server, open_tab: Open) -> None:
-    tab = open_tab(server)
-    choose(tab, "06_dates.lq")
-    said = tab.text()
-    tab.page.reload()
-    tab.wait("recorded")
-    assert tab.text() == said
-    tab.run()
-    tab.page.reload()
-    tab.wait("done")
-    assert tab.page.is_hidden("#recorded")
-
-
 def test_a_run_that_is_under_way_is_not_hidden_by_a_card(tab: Tab) -> None:
     tab.write('import time\nfor i in range(200):\n    "{i} "\n    time.sleep(0.1)\n')
     tab.page.click("#run")

@@ -11,6 +11,7 @@ import lmql_lite as lq
 from lmql_lite.engine.budget import Cost
 from lmql_lite.engine.forms import TOKEN_BYTES, tokens_for
 from lmql_lite.models.base import Capabilities, ServerUsage
+from lmql_lite.models.openai import gate
 from tests.models.api import run as waited
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
@@ -266,8 +267,9 @@ def test_no_probe_is_sent_beyond_the_limit(most: int) -> None:
         assert server.requests <= most
 
 
-def test_requests_that_are_sent_again_count_before_they_are_sent() -> None:
+def test_requests_that_are_sent_again_count_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """R7. With four errors of a server in a row five requests were sent, where one was allowed."""
+    monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     with serving(VLLM, LIST, *[Fault(status=500)] * 4) as server:
         model = lq.model("openai/stub", base_url=server.base_url)
         with pytest.raises(lq.BudgetError):

@@ -8,7 +8,7 @@ from lmql_lite.models.openai import gate
 
 
 @pytest.fixture
-def quick_and_alone(stub_that_stays: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between tries are short, and the environment names no server."""
     monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):

@@ -5,7 +5,7 @@
         server.requests, server.prompt_tokens, server.completion_tokens
 
 Strict: a field that the imitated server does not have is refused, as is one of the wrong type, though some real servers
-would ignore it. All stubs of a process share one port, so that a new one costs nothing while another is there.
+would ignore it. All stubs of a process share one port, which stays open until its end, so that a new one costs nothing.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 class _House:
-    """One port and one thread for all stubs; it closes with the last of them."""
+    """One port and one thread for all stubs of a process."""
 
     def __init__(self) -> None:
         self._servers: dict[int, Server] = {}
@@ -289,10 +289,6 @@ class _House:
     def close(self, number: int) -> None:
         with self._lock:
             del self._servers[number]
-            if not self._servers and self._thread is not None:
-                self._uvicorn.should_exit = self._uvicorn.force_exit = True
-                self._thread.join()
-                self._thread = None
 
     def _start(self) -> None:
         # asyncio sends small writes at once only where the protocol is named
@@ -304,10 +300,8 @@ class _House:
         settings = uvicorn.Config(
             app, loop="asyncio", http="h11", lifespan="off", log_config=None, log_level="critical"
         )
-        self._uvicorn = uvicorn.Server(settings)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._uvicorn.serve([listener])), name="stub", daemon=True
-        )
+        server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="stub", daemon=True)
         self._thread.start()
 
     async def _answer(self, request: Request) -> Response:
