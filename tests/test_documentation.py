@@ -188,11 +188,7 @@ def test_each_line_for_the_shell_has_a_test() -> None:
             assert line in ("pytest", *OWN_LINES) or line.split("#")[0].strip() in ("pytest", *OWN_LINES), line
 
 
-OWN_LINES = (
-    "pytest --lq-record=new",
-    "lq test choose.lq",
-    "lq chat examples/14_chat.lq",
-)
+OWN_LINES = ("pytest --lq-record=new", "lq test choose.lq", "lq chat examples/14_chat.lq")
 
 
 def test_cases_of_the_page_print_what_stands_there(folder: Path) -> None:

@@ -16,13 +16,8 @@ import lmql_lite as lq
 from lmql_lite.apps.results import as_text, with_distributions
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-INPUTS = {
-    "05_sentiment": {"review": "The room was dirty and the staff was rude."},
-    "09_no_repeats": {"place": "Rome"},
-}
-TYPED = {
-    "14_chat": "What is the capital of France?\nWhat colour is snow?\nWhat does the cow say?\n\n",
-}
+INPUTS = {"05_sentiment": {"review": "The room was dirty and the staff was rude."}, "09_no_repeats": {"place": "Rome"}}
+TYPED = {"14_chat": "What is the capital of France?\nWhat colour is snow?\nWhat does the cow say?\n\n"}
 """Into those that ask, as `lq run` and `lq chat` read it."""
 QUERIES = sorted(EXAMPLES.glob("*.lq"))
 

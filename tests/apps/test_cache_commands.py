@@ -246,10 +246,9 @@ def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: st
         path.write_bytes(planted)
     elif what == "folder":
         path.mkdir()
-    arguments = {
-        "merge": ["joke.tokens", str(path), "-o", "new.tokens"],
-        "clear": [str(path), "--yes"],
-    }.get(command, [str(path)])
+    arguments = {"merge": ["joke.tokens", str(path), "-o", "new.tokens"], "clear": [str(path), "--yes"]}.get(
+        command, [str(path)]
+    )
     ended = joke("cache", command, *arguments)
     if (command, what) == ("stats", "folder"):  # of pages and encoder entries, of which it has none
         assert (ended.code, ended.out) == (0, "no pages, and no encoder entries\n")

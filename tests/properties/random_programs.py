@@ -161,11 +161,7 @@ class Clauses:
                 return self.without_hole()
         at = dice.choice(["STOPS_AT", "STOPS_BEFORE"])
         stop = dice.choice(
-            [
-                repr(dice.choice(PHRASES)),
-                repr(dice.sample(PHRASES, 2)),
-                f"re.compile({dice.choice(STOP_PATTERNS)!r})",
-            ]
+            [repr(dice.choice(PHRASES)), repr(dice.sample(PHRASES, 2)), f"re.compile({dice.choice(STOP_PATTERNS)!r})"]
         )
         return f"{at}({hole}, {stop})"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ import pytest
 
 import lmql_lite as lq
 from tests.properties.random_programs import Program, random_program
-from tests.properties.smaller_programs import smallest
 from tests.properties.watching import Watch, query_of
 from tests.properties.whole_programs import Filling, Query
 
@@ -117,8 +115,6 @@ class Campaign:
             if not watch.broken:
                 return Fault("raw error", repr(error))
         except Exception as error:
-            if _is_programs_own(error, program):
-                return ("own error", repr(error))
             return Fault("raw error", repr(error))
         if watch.broken:
             broken, watch.broken[:] = list(watch.broken), []
@@ -176,41 +172,6 @@ class Campaign:
         return None
 
 
-def _is_programs_own(error: Exception, program: Program) -> bool:
-    """True if a statement of the program raised it, as Python would. Only shrunk programs have such statements."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    lines, query = program.source.split("\n"), query_of(program.source)
-    if trace is None or not trace.tb_frame.f_code.co_filename.startswith("<query") or trace.tb_lineno > len(lines):
-        return False
-    at = sum(len(line) + 1 for line in lines[: trace.tb_lineno])
-    return " where " not in lines[trace.tb_lineno - 1] and not (query.clauses and at > query.where[0])
-
-
-async def judged(campaign: Campaign, program: Program, states: tuple[str, ...]) -> str | None:
-    """The fault, with the smallest program that has it; None if there is no fault."""
-    fault = await campaign.fault(program, states)
-    if fault is None:
-        return None
-
-    def alike(found: Fault | None) -> str:
-        said = re.sub(r"'[^']*'|\[[^\]]*\]|`[^`]*`|\d+", "", found.sentence) if found else ""
-        return found.kind + (said[:60] if found.kind == "raw error" else "") if found else ""
-
-    kind = alike(fault)
-
-    async def fails(smaller: Program) -> bool:
-        try:
-            return alike(await campaign.fault(smaller, states)) == kind
-        except Exception:
-            return False
-
-    program = await smallest(program, fails)
-    fault = await campaign.fault(program, states) or fault
-    return f"{fault.kind}: {fault.sentence}\n{program}"
-
-
 @pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, SHARE))
 def test_random_programs_hold_their_where_in_every_state_of_the_cache(
     first: int, every_where_holds: Watch, tmp_path: Path
@@ -219,9 +180,10 @@ def test_random_programs_hold_their_where_in_every_state_of_the_cache(
     faults = []
     for seed in range(first, first + SHARE):
         states = tuple(random.Random(seed).sample(STATES, 1))
-        found = asyncio.run(judged(campaign, random_program(seed), states))
-        if found is not None:
-            faults.append(f"program {seed}, {states}: {found}")
+        program = random_program(seed)
+        fault = asyncio.run(campaign.fault(program, states))
+        if fault is not None:
+            faults.append(f"program {seed}, {states}: {fault.kind}: {fault.sentence}\n{program}")
     assert not faults, "\n\n".join(faults)
     assert campaign.counts["finished"] > SHARE / 2, campaign.counts
 

@@ -15,17 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.properties.plain_where import (
-    FUNCTIONS,
-    STOPS,
-    TYPES,
-    Clause,
-    Stop,
-    clause_of,
-    is_reached,
-    operands,
-    phrases,
-)
+from tests.properties.plain_where import FUNCTIONS, STOPS, TYPES, Clause, Stop, clause_of, is_reached, operands, phrases
 from tests.properties.random_programs import PRELUDE
 
 # A query, read by Python's own means -----------------------------------------------------------------------------
