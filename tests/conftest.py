@@ -44,6 +44,12 @@ def files_of_queries_go_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.fixture(autouse=True)
+def nobody_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written reaches other processes at once; only a power cut would tell that it is not on the disk yet."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
 def a_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that name no model are on demo, and have no notice about it."""
     monkeypatch.setenv("LQ_MODEL", "demo")
