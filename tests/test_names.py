@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.conftest import ROOT, SLOW, parsed
 
@@ -61,3 +62,9 @@ def test_a_docstring_names_its_thing_first() -> None:
 
 def test_the_slow_tests_are_files_that_there_are() -> None:
     assert [name for name in SLOW if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_a_busy_machine_fails_no_property() -> None:
+    assert settings().deadline is None
+    pattern = r"\bdeadline" + r"=(?!None)[^,)]+"
+    assert [path for path in (ROOT / "tests").rglob("*.py") if re.search(pattern, path.read_text("utf-8"))] == []

@@ -14,7 +14,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.apps.configuration import read_configuration
 from lmql_lite.engine.session import UNNAMED
-from lmql_lite.errors import InputError, ModelError
+from lmql_lite.errors import ModelError
 from lmql_lite.models import registry
 from lmql_lite.models.registry import is_known, load
 from tests.apps.test_cli import Shell, shell
@@ -66,26 +66,6 @@ def test_pyproject_names_a_model_and_the_environment_overrides_it(
     monkeypatch.delenv("LQ_MODEL")
     read_configuration(tmp_path / "deep" / "er")
     assert (os.environ["LQ_MODEL"], os.environ["LQ_BASE_URL"]) == ("ollama/llama3.2", "http://localhost:9/v1")
-
-
-@pytest.mark.parametrize(
-    ("table", "sentence", "hint"),
-    [
-        ('modle = "demo"', "has no key 'modle'", "did you mean model?"),
-        ('model = "gpt-9"', "names the model 'gpt-9', which is not known", "use `demo`"),
-        ("model = 3", "model is a text; this is 3", "for example"),
-        ('base-url = "https://example.com/v1"', "is not on this machine", "LQ_BASE_URL"),
-        ("model = ", "cannot be read", "repair it"),
-    ],
-)
-def test_a_wrong_pyproject_is_a_sentence_with_the_file(tmp_path: Path, table: str, sentence: str, hint: str) -> None:
-    file = tmp_path / "pyproject.toml"
-    file.write_text(f"[tool.lmql-lite]\n{table}\n")
-    with pytest.raises(InputError) as raised:
-        read_configuration(tmp_path)
-    assert raised.value.message.startswith(str(file)) and sentence in raised.value.message
-    assert hint in (raised.value.hint or "")
-    assert os.environ["LQ_MODEL"] == "demo"
 
 
 @cases("apps/first_steps", "an unknown model has the likely one as a hint")

@@ -115,27 +115,3 @@ def test_merge_export_and_import(tmp_path: Path, run: Any) -> None:
     assert code == 0 and "5 inserted" in out
     with lq.ResponseCache.open(tmp_path / "d", model="m") as cache:
         assert cache.get_stats()["total_cached_entries"] == 5
-
-
-@pytest.mark.parametrize("command", ["list", "stats", "verify", "prune", "export"])
-def test_a_folder_without_a_log_is_refused_in_a_sentence(tmp_path: Path, run: Any, command: str) -> None:
-    code, _, err = run(command, tmp_path)
-    assert code == 6 and "holds no response log" in err and list(tmp_path.iterdir()) == []
-
-
-def test_a_run_of_lq_eval_is_read_as_well(tmp_path: Path, run: Any) -> None:
-    (tmp_path / "q.lq").write_text('if word == "w0":\n    1 / 0\n"{word}"\nreturn word\n')
-    (tmp_path / "d.csv").write_text("id,word\n" + "".join(f"r{n},w{n}\n" for n in range(4)))
-    folder = tmp_path / "run"
-    for _ in range(2):  # the row that failed is run again
-        with pytest.raises(SystemExit):
-            main(["eval", str(tmp_path / "q.lq"), str(tmp_path / "d.csv"), "-o", str(folder), "-q"])
-    log = folder / "rows.jsonl"
-    run("list", folder)  # what the runs printed
-    code, out, _ = run("list", folder)
-    assert code == 0 and out.startswith(f"{log}: 3 answers") and "just now" in out and "\n    demo\n" in out
-    found = json.loads(run("stats", folder, "--json")[1])
-    assert (found["answers"], found["rejected"], found["superseded"], found["other"]) == (3, 2, 0, 0)
-    assert "sound, 3 answers" in run("verify", folder)[1]
-    log.write_bytes(log.read_bytes().replace(b"ZeroDivision", b"ZeroDivisi0n", 1))
-    assert run("verify", folder)[0] == 6

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.playground_server import is_alive
 from tests.browser.conftest import Open, Server, Tab
 
 SLOW = """import time
@@ -28,14 +29,6 @@ MODEL_AT_WORK = WITH_CHILD + 'while True:\n    "A list of things:[X]\\n" where S
 SPIN = '"text"\ndef spin():\n    while True:\n        pass\n\nspin()\n'
 PYTHON_AT_WORK = WITH_CHILD + SPIN
 DEAF = WITH_CHILD + "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SPIN
-
-
-def is_alive(process: int) -> bool:
-    """Whether it does anything; one that has ended and that nobody has asked about does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
