@@ -155,11 +155,12 @@ async def evaluate(
     tally = Tally(job.scoring)
     left = {key: _digest(plain(row.values)) for key, row, _ in _attempts(job)}
     stale: dict[str, dict[str, Any]] = {}
-    for record in attempts_in(folder.path):
+    answers = enumerate(attempts_in(folder.path))
+    last = {record["key"][:SHORT_KEY]: number for number, record in answers if not record.get("error")}
+    for number, record in enumerate(attempts_in(folder.path)):
         key = record["key"][:SHORT_KEY]
-        if record.get("error") or key not in left:
+        if key not in left or last.get(key) != number:
             continue
-        stale.pop(key, None)
         is_scored = record.get("scored") == job.scored and record.get("target_name") == job.target
         if is_scored and _digest(record["columns"]) == left[key]:
             del left[key]

@@ -128,8 +128,8 @@ def test_empty_events_without_end_outlived_the_timeout(
     body = events(*begun, chat=chat, end=None, done=False) or b": hello\n\n"
     before = time.monotonic()
     with cutting([Reply(200, body, endless=endless)], chat=chat, probed=probed) as server:
-        model = lq.model("openai/m", base_url=server.base_url, timeout=0.5)
-        with pytest.raises(lq.ModelError, match=r"for 0\.5 s") as caught:
+        model = lq.model("openai/m", base_url=server.base_url, timeout=0.25)
+        with pytest.raises(lq.ModelError, match=r"for 0\.25 s") as caught:
             lq.run_sync(asking(chat), model=model, session=lq.Session())
     assert time.monotonic() - before < 8 and caught.value.hint and len(server.posts) == 1
 

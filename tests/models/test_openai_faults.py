@@ -151,11 +151,11 @@ def test_an_answer_that_is_cut_can_be_gone_on_with() -> None:
 
 def test_a_server_that_says_nothing() -> None:
     with serving(VLLM, SPOKEN, Fault(hang=True), Fault(hang=True, after=3)) as server:
-        silent = failing(server, timeout=1.5)
-        assert "sent nothing for 1.5 s" in silent.message and not isinstance(silent, BrokenOff) and silent.hint
+        silent = failing(server, timeout=0.5)
+        assert "sent nothing for 0.5 s" in silent.message and not isinstance(silent, BrokenOff) and silent.hint
         assert server.requests == 1
-        stuck = failing(server, timeout=1.5)
-        assert "sent nothing for 1.5 s in the middle" in stuck.message and isinstance(stuck, BrokenOff)
+        stuck = failing(server, timeout=0.5)
+        assert "sent nothing for 0.5 s in the middle" in stuck.message and isinstance(stuck, BrokenOff)
 
 
 def test_slow_bytes_are_no_fault() -> None:

@@ -103,7 +103,7 @@ def answering(answer: Callable[[Request], Reply]) -> Iterator[Answering]:
                     self.wfile.write(reply.endless)
             self.close_connection |= reply.at is not None or bool(reply.endless)
             if reply.is_reset:
-                time.sleep(0.2)  # what was written before is on its way
+                time.sleep(0.05)  # what was written before is on its way
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 self.connection.close()
 

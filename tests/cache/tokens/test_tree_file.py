@@ -464,7 +464,7 @@ def test_processes_with_many_runs_share_a_file_without_errors(
     lq.run_sync('"fork:[A]" where len(A) < 6', model=lq.ScriptedModel("x"), session=session, cache="x.tokens")
     monkeypatch.setattr(sys, "path", [*sys.path, str(root)])  # a spawned process imports this module by its name
     context = multiprocessing.get_context(method)
-    sent, seconds = context.Queue(), float(os.environ.get("LMQL_LITE_BUSY_SECONDS", "3"))
+    sent, seconds = context.Queue(), float(os.environ.get("LMQL_LITE_BUSY_SECONDS", "1"))
     others = [context.Process(target=busy, args=(os.getcwd(), who, seconds, sent)) for who in range(4)]
     for each in others:
         each.start()
