@@ -76,6 +76,7 @@ class Answering:
 def answering(answer: Callable[[Request], Reply]) -> Iterator[Answering]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else the end of each answer waits 40 ms for an acknowledgement
 
         def handle_one(self) -> None:
             parts = urlsplit(self.path)
