@@ -29,9 +29,8 @@ from lmql_lite.errors import (
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query, compile, model, run, run_sync
     from lmql_lite.cache.kv.blocks import BlockPolicy, CBlock, block
-    from lmql_lite.cache.responses.cache import ResponseCache
+    from lmql_lite.cache.responses.cache import CachePolicy, ResponseCache
     from lmql_lite.cache.responses.older import CachingModel, JsonlCache
-    from lmql_lite.cache.responses.policy import CachePolicy
     from lmql_lite.cache.responses.request import Reply, Request
     from lmql_lite.cache.tokens.trees import TokenCache
     from lmql_lite.data.request_model import RequestModel
@@ -52,10 +51,9 @@ __version__ = "0.2.0"
 _MODULES: dict[str, tuple[str, ...]] = {
     "api": ("Options", "Query", "compile", "model", "run", "run_sync"),
     "cache.kv.blocks": ("BlockPolicy", "CBlock", "block"),
-    "cache.responses.policy": ("CachePolicy",),
     "cache.responses.older": ("CachingModel", "JsonlCache"),
     "cache.responses.request": ("Reply", "Request"),
-    "cache.responses.cache": ("ResponseCache",),
+    "cache.responses.cache": ("CachePolicy", "ResponseCache"),
     "cache.tokens.trees": ("TokenCache",),
     "data.request_model": ("RequestModel",),
     "decorators": ("QueryFunction", "query"),

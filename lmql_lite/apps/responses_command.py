@@ -117,15 +117,15 @@ def verify(path: Path) -> None:
 @JSON
 def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
     """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
+    from lmql_lite.cache.responses.index import is_servable
     from lmql_lite.cache.responses.logs import prune as prune_log
-    from lmql_lite.cache.responses.store import servable_row
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
 
     def keep(record: dict[str, Any]) -> bool:
         if record.get("created_at", 0) < oldest:
             return False
-        return not unserved or record.get("kind") != "response" or servable_row(record) is not None
+        return not unserved or record.get("kind") != "response" or is_servable(record)
 
     with reporting(as_json):
         logs = [each.path for each in _summaries(path)]
@@ -149,7 +149,7 @@ def merge(
 ) -> None:
     """Join SHARDS of one model into one file. They do not change; answers that the output already has take
     precedence."""
-    from lmql_lite.cache.responses.logs import merge as merge_shards
+    from lmql_lite.cache.responses.merge import merge as merge_shards
 
     with reporting(as_json):
         _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
@@ -162,13 +162,13 @@ def merge(
 @MODEL_ARGS
 @JSON
 def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: str | None, as_json: bool) -> None:
-    """Import caches of lmms-eval, or the output of export, as answers of one model.
+    """Import logs of lmms-eval, or the output of export, as answers of one model.
 
-    SOURCES are folders, .jsonl logs or .db files. Keys do not change: a cache that is opened with keys="seed" finds
+    SOURCES are folders or .jsonl files. Keys do not change: a cache that is opened with keys="seed" finds
     those of lmms-eval.
     """
     from lmql_lite.cache.responses.keys import fingerprint_model
-    from lmql_lite.cache.responses.logs import take_over
+    from lmql_lite.cache.responses.merge import take_over
 
     with reporting(as_json):
         _report(str(into), asdict(take_over(list(sources), into, fingerprint_model(model, model_args))), as_json)

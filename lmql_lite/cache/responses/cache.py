@@ -3,37 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from lmql_lite.cache.responses.canonical import Unkeyable, canonical
+from lmql_lite.cache.responses.index import Index, Row, row_of
 from lmql_lite.cache.responses.keys import Keyed, KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
-from lmql_lite.cache.responses.logs import MergeReport, OnConflict, RankOfRun, merge, run_id
-from lmql_lite.cache.responses.policy import CacheNotices, CachePolicy
+from lmql_lite.cache.responses.merge import MergeReport, OnConflict, RankOfRun, merge, rank_of_run
 from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
-from lmql_lite.cache.responses.store import RUNS, IndexLost, ResponseStore, StoreFiles, Write, row_of
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
-from lmql_lite.store.flight import SingleFlight, ended
-from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, line_of
+from lmql_lite.store.files import is_on_network
+from lmql_lite.store.flight import ended
+from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, GroupCommit, LogWriter, line_of, opening, refuse_foreign
 
-LINES_PER_GROUP = 256
-GROUPS_AHEAD = 16
-"""Maximum number of groups of one call that wait to be written."""
-Done = TypeVar("Done")
-Method = Callable[[list[AnyRequest]], Any]
-Answer = tuple[Any, bool, float]
-"""An answer of a model, True if answers arrive one by one, and its Unix time."""
+Write = tuple[bytes, Row | None]
+"""One line for the log, and the row for the index if the answer may be served."""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "D": 86_400, "W": 604_800}
+
+
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """Policy of a response cache.
+
+    `mode`: `rw` reads and writes, `ro` only reads, `refresh` asks again and replaces, `off` does nothing.
+    `expiry`: age from which an answer is asked for again, in seconds or as `"7D"`, `"12h"`, `"30m"`.
+    `on_error`: `warn` or `raise` a CacheError if an answer cannot be kept.
+    `default_temperature`: temperature of the model for requests that name none. None is 1 for a model that a server
+    runs (`openai/...`, or an argument `base_url`), as its API would do, and 0 for others.
+    `minus_infinity`: True if a log-likelihood of minus infinity may be kept.
+
+    >>> lq.CachePolicy(mode="ro", expiry="7D").on_error
+    'warn'
+    """
+
+    mode: Literal["rw", "ro", "refresh", "off"] = "rw"
+    expiry: float | str | None = None
+    on_error: Literal["warn", "raise"] = "warn"
+    default_temperature: float | None = None
+    minus_infinity: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("rw", "ro", "refresh", "off"):
+            raise InputError(
+                f"mode={self.mode!r} is not a mode of a response cache", hint="write rw, ro, refresh or off"
+            )
+        if self.on_error not in ("warn", "raise"):
+            raise InputError(f"on_error={self.on_error!r} is unknown", hint="write warn or raise")
+        _ = self.seconds
+
+    @property
+    def is_writer(self) -> bool:
+        return self.mode in ("rw", "refresh")
+
+    @property
+    def seconds(self) -> float | None:
+        """`expiry` in seconds."""
+        given = self.expiry
+        if not isinstance(given, str):
+            return given
+        try:
+            return float(given[:-1]) * _UNITS[given[-1:]]
+        except (ValueError, KeyError):
+            raise InputError(f"expiry={given!r} is not a time", hint='write seconds, or "7D", "12h", "30m"') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +88,12 @@ class CacheHit:
 
 @dataclass(slots=True)
 class Asked:
-    """A request to send to the model, and the places of further requests with its key."""
+    """A request to send to the model, and its place among the requests of a call, with those of equal requests."""
 
-    index: int
     request: AnyRequest
     keyed: Keyed
-    copies: list[int] = field(default_factory=list)
+    places: list[int]
     replaces: bool = False
-    leads: bool = False
-    """True if other calls may wait for this answer."""
-    answer: tuple[Any] | None = None
-    """The answer in a tuple, because an answer may be None; None before it arrives."""
 
 
 @dataclass(slots=True)
@@ -64,85 +101,33 @@ class CacheCall:
     """One active call of `execute`."""
 
     request_type: str
-    requests: list[AnyRequest]
     results: list[Any]
-    asked: list[Asked] = field(default_factory=list)
-    elsewhere: list[tuple[int, Future[Any]]] = field(default_factory=list)
-    """Requests that another call has sent, with the future of the answer."""
+    questions: list[Asked] = field(default_factory=list)
+    leads: set[str] = field(default_factory=set)
+    """Keys that this call asks for, so that others wait for it."""
+    elsewhere: list[Asked] = field(default_factory=list)
+    """Questions that other calls ask, whose ends are `others`."""
+    others: list[Future[None]] = field(default_factory=list)
     answered: int = 0
-    writes: list[Write] = field(default_factory=list)
-    groups: list[Future[None]] = field(default_factory=list)
-    """Writes that are going on, or have failed."""
+    writes: set[Future[None]] = field(default_factory=set)
 
-    def note(self, asked: Asked, answer: Any) -> None:
-        """Stores the answer for a request and for those with the same key."""
-        asked.answer = (answer,)
-        for index in (asked.index, *asked.copies):
-            self.results[index] = answer
+    def note(self, question: Asked, answer: Any) -> None:
+        """Stores the answer to a question for all its requests."""
+        for place in question.places:
+            self.results[place] = answer
 
     def parts(self, size: int | None) -> Iterator[list[AnyRequest]]:
-        requests = [each.request for each in self.asked]
+        requests = [each.request for each in self.questions]
         step = size or max(1, len(requests))
         return (requests[start : start + step] for start in range(0, len(requests), step))
-
-
-class _Blocking:
-    """Waiting and asking of `execute`. Nothing here suspends a coroutine."""
-
-    is_blocking = True
-
-    async def answers(self, method: Method, part: list[AnyRequest]) -> AsyncGenerator[Answer, None]:
-        for each in _answers(method(part), len(part)):
-            yield each
-
-    async def wait(self, future: Future[Any]) -> None:
-        wait([future])
-
-    async def let_others_join(self) -> None:
-        """Does nothing, since a thread lets the others run while it waits."""
-
-
-class _Awaiting:
-    """Waiting and asking of `aexecute`. A method that blocks runs in a thread."""
-
-    is_blocking = False
-
-    async def answers(self, method: Method, part: list[AnyRequest]) -> AsyncGenerator[Answer, None]:
-        if iscoroutinefunction(method):
-            given = await method(part)
-        elif isasyncgenfunction(method):
-            given = method(part)
-        else:
-            given = await asyncio.to_thread(method, part)
-            given = await given if isawaitable(given) else given
-        if isinstance(given, AsyncIterator):
-            count = 0
-            async for answer in given:
-                count += 1
-                yield _counted(answer, count, len(part))
-            _counted(None, count, len(part), is_end=True)
-        elif isinstance(given, list | tuple):
-            for each in _answers(given, len(part)):
-                yield each
-        else:
-            answers = _answers(given, len(part))
-            while (each_or_end := await asyncio.to_thread(next, answers, None)) is not None:
-                yield each_or_end
-
-    async def wait(self, future: Future[Any]) -> None:
-        await ended(future)
-
-    async def let_others_join(self) -> None:
-        """Lets the tasks that were woken with this one add to the same group of writes."""
-        await asyncio.sleep(0)
 
 
 class ResponseCache:
     """Cache of one rank's answers from one model: `db_path` is the index, `audit_path` the log.
 
     `open` names the files itself and reads those of all ranks. `keys="seed"` makes the keys of lmms-eval, which do not
-    include the prompt, for use with an imported cache. Safe for threads, event loops and forked processes. Raises
-    CacheError for files of a newer version, and for a log that another process writes.
+    include the prompt, for use with an imported cache. Safe for threads and event loops; each process opens its own.
+    Raises CacheError for files of a newer version, and for a log that another process writes.
 
     >>> class Shout:
     ...     def generate_until(self, requests):
@@ -168,36 +153,38 @@ class ResponseCache:
         if os.path.realpath(db_path) == os.path.realpath(audit_path):
             raise InputError(f"{db_path} cannot be both the index and the log", hint="name two files")
         self.policy = policy or CachePolicy()
-        self._notices = CacheNotices(Path(audit_path), self.policy.on_error)
-        self.notices = self._notices.sentences
+        self.notices: list[str] = []
+        """Sentences about failures. Each is a warning once."""
+        self._unsaid: list[str] = []
+        self._path = Path(audit_path)
         fingerprint = without_user(model_fingerprint)
+        self._model_hash = model_hash(fingerprint)
         self._keys = KeyMaker(fingerprint, task_fingerprints, keys, self.policy.default_temperature)
-        self._place = StoreFiles(Path(audit_path), Path(db_path), fingerprint, model_hash(fingerprint), root,
-                                 self.policy.mode in ("rw", "refresh"))  # fmt: skip
-        self._seconds = self.policy.seconds
-        self._inherited: list[ResponseStore] = []
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._asked: dict[str, tuple[int, Future[None]]] = {}
+        """Keys that are being asked for, with the thread of the call and its end."""
         self._counts = dict.fromkeys(
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
         )
-        self._entries: int | None = None
+        self._entries = 0
         self._run: RankOfRun | None = None
-        self._store: ResponseStore | None = None
-        self._begin_process()
-        if self.policy.mode != "off":
-            self._store = ResponseStore(self._place, self._notices.note)
-            try:
-                if self._place.is_writable and not self._store.keeps and self.policy.on_error == "raise":
-                    raise CacheError(self.notices[0])
-                self._notices.speak()
-            except BaseException:
-                self.close()
-                raise
-
-    def _begin_process(self) -> None:
-        self._lock = threading.Lock()
-        self._flights = SingleFlight[Any]()
-        self._led: dict[str, int] = {}
-        """Threads of the calls that ask for a key."""
+        self._log: LogWriter | None = None
+        self._index: Index | None = None
+        self._commits = GroupCommit(self._commit)
+        if self.policy.mode == "off":
+            return
+        try:
+            self._log = self._writer(opening(fingerprint, self._model_hash))
+            index = None if self._log is None or is_on_network(self._path.parent) else Path(db_path)
+            about = fingerprint, self._model_hash
+            self._index = Index(index, self._path, root, about, self._log is not None, self._note)
+            if self.policy.is_writer and self._log is None and self.policy.on_error == "raise":
+                raise CacheError(self.notices[0])
+            self._warn()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(
@@ -213,7 +200,7 @@ class ResponseCache:
     ) -> ResponseCache:
         """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
 
-        Answers of all ranks are served, of any number of ranks. A second process of one rank writes its own files.
+        Answers of all ranks are served, of any number of ranks. Each process has a rank of its own.
         """
         fingerprint = fingerprint_model(model, model_args)
         folder = _root_folder(root) / model_hash(fingerprint)
@@ -242,11 +229,11 @@ class ResponseCache:
             raise InputError(f"rank={rank} is not a rank of {world_size}", hint="count ranks from 0")
         fingerprint = fingerprint_model(model, model_args)
         folder = _root_folder(root) / model_hash(fingerprint)
-        run = RankOfRun(folder / RUNS / run_id(world_size), rank, world_size)
+        run = rank_of_run(folder, rank, world_size)
         cache = cls(run.log.with_suffix(".db"), run.log, model_fingerprint=fingerprint,
                     task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
         cache._run = run
-        if cache._place.is_writable:
+        if cache.policy.is_writer:
             run.begin()
         return cache
 
@@ -262,22 +249,24 @@ class ResponseCache:
         if run is None:
             raise InputError("finalize() ends a run, but this cache has none", hint="use ResponseCache.create")
         self.close()
-        if not success or not self._place.is_writable:
+        if not success or not self.policy.is_writer:
             return None
         try:
             report, missing = run.end(wait)
         except (OSError, CacheError) as error:
-            self._notices.speak(error)
+            self._warn(error)
             return None
         if missing:
             ranks = ", ".join(map(str, missing))
-            self._notices.speak(
+            self._warn(
                 CacheError(
-                    f"{run.run} is merged without waiting any longer: rank {ranks} of {run.world_size} did not "
+                    f"{run.folder} is merged without waiting any longer: rank {ranks} of {run.world_size} did not "
                     f"finish within {wait:g} s, and what it keeps from now on is merged with the next run"
                 )
             )
         return report
+
+    # -- asking
 
     def execute(
         self, model: Any, request_type: str, requests: Iterable[AnyRequest], *, batch_size: int | None = None
@@ -289,55 +278,46 @@ class ResponseCache:
         written as they arrive. Exceptions of the model pass through, and earlier answers are kept. Raises ModelError
         for too few or too many answers.
         """
-        return _driven(self._execute(_Blocking(), model, request_type, list(requests), batch_size))
+        method = _method(model, request_type)
+        call = self._begin(request_type, list(requests), is_blocking=True)
+        try:
+            for part in call.parts(batch_size):
+                for answers in _answers(method(part), len(part)):
+                    self._take(call, answers)
+                wait(call.writes)
+        finally:
+            self._leave(call)
+            wait(call.writes)
+        if call.elsewhere:
+            wait(call.others)
+            more = self.execute(model, request_type, [each.request for each in call.elsewhere])
+            for question, answer in zip(call.elsewhere, more, strict=True):
+                call.note(question, answer)
+        self._warn(self._failure(call))
+        return call.results
 
     async def aexecute(
         self, model: Any, request_type: str, requests: Iterable[AnyRequest], *, batch_size: int | None = None
     ) -> list[Any]:
         """`execute` for event loops. The method may be async or return an async iterator; others run in a thread."""
-        return await self._execute(_Awaiting(), model, request_type, list(requests), batch_size)
-
-    async def _execute(
-        self,
-        means: _Blocking | _Awaiting,
-        model: Any,
-        request_type: str,
-        requests: list[AnyRequest],
-        batch_size: int | None,
-    ) -> list[Any]:
-        method = getattr(model, request_type, None)
-        if not callable(method):
-            raise InputError(
-                f"the model has no method {request_type!r}", hint="add a method that takes a list of requests"
-            )
-        call = self._begin(request_type, requests, is_blocking=means.is_blocking)
+        method = _method(model, request_type)
+        call = self._begin(request_type, list(requests), is_blocking=False)
         try:
             for part in call.parts(batch_size):
-                async with aclosing(means.answers(method, part)) as answers:
-                    async for answer, is_lazy, created_at in answers:
-                        self._take(call, answer, created_at)
-                        if self._send(call, is_due=is_lazy) and len(call.groups) > GROUPS_AHEAD:
-                            await means.wait(call.groups[-GROUPS_AHEAD])
-                await means.let_others_join()
-                await self._write(call, means)
+                async with aclosing(_awaited_answers(method, part)) as arriving:
+                    async for answers in arriving:
+                        await asyncio.sleep(0)  # tasks that were woken with this one join its group of writes
+                        self._take(call, answers)
+                await _all_ended(call.writes)
         finally:
-            try:
-                await self._write(call, means)
-            finally:
-                failed = self._leave(call)
-        again = []
-        for index, future in call.elsewhere:
-            await means.wait(future)
-            if future.cancelled():  # the other call ended without an answer
-                again.append(index)
-            else:
-                call.results[index] = future.result()
-        self._count({"shared": len(call.elsewhere) - len(again)})
-        if again:
-            more = await self._execute(means, model, request_type, [requests[index] for index in again], None)
-            for index, answer in zip(again, more, strict=True):
-                call.results[index] = answer
-        self._notices.speak(failed)
+            self._leave(call)
+            await _all_ended(call.writes)
+        if call.elsewhere:
+            await _all_ended(call.others)
+            more = await self.aexecute(model, request_type, [each.request for each in call.elsewhere])
+            for question, answer in zip(call.elsewhere, more, strict=True):
+                call.note(question, answer)
+        self._warn(self._failure(call))
         return call.results
 
     def lookup(self, request: AnyRequest, request_type: str | None = None) -> CacheHit | None:
@@ -348,90 +328,93 @@ class ResponseCache:
 
     def store(self, request: AnyRequest, response: Any, request_type: str | None = None) -> bool:
         """Stores an answer. False if it must not or cannot be kept."""
-        call = CacheCall(request_type or type_of(request), [request], [None])
+        call = CacheCall(request_type or type_of(request), [None])
         keyed = self._keys.key(call.request_type, request)
-        self._current()
-        self._notices.note_unkeyed([keyed.problem] if keyed.problem else [])
-        call.asked.append(Asked(0, request, keyed, replaces=self.policy.mode == "refresh"))
-        self._take(call, response, time.time())
-        is_kept = any(row for _, row in call.writes)
-        _driven(self._write(call, _Blocking()))
-        self._notices.speak(failed := self._leave(call))
-        return is_kept and failed is None
+        self._note_unkeyed([keyed])
+        call.questions.append(Asked(request, keyed, [0], self.policy.mode == "refresh"))
+        is_kept = any(row for _, row in self._take(call, [response]))
+        wait(call.writes)
+        failure = self._failure(call)
+        self._warn(failure)
+        return is_kept and failure is None
 
     def _begin(self, request_type: str, requests: list[AnyRequest], *, is_blocking: bool) -> CacheCall:
         """Call with the known answers; the others are to be asked for, or awaited from another call.
 
         Keys are claimed before they are looked up, so that what another call stored meanwhile is found.
         """
-        call = CacheCall(request_type, requests, [None] * len(requests))
-        unkeyed: list[Asked] = []
-        by_key: dict[str, Asked] = {}
-        for index, (request, keyed) in enumerate(zip(requests, self._keys.keys(request_type, requests), strict=True)):
-            if not keyed.key:
-                unkeyed.append(Asked(index, request, keyed))
-            elif keyed.key in by_key:
-                by_key[keyed.key].copies.append(index)
+        call = CacheCall(request_type, [None] * len(requests))
+        questions: dict[str | int, Asked] = {}
+        for place, request in enumerate(requests):
+            keyed = self._keys.key(request_type, request)
+            if known := questions.get(keyed.key or place):
+                known.places.append(place)
             else:
-                by_key[keyed.key] = Asked(index, request, keyed)
-        problems = [each.keyed.problem for each in unkeyed if each.keyed.problem]
-        if self._current() is not None:
-            self._notices.note_unkeyed(problems)
+                questions[keyed.key or place] = Asked(request, keyed, [place])
+        unkeyed = [each.keyed for each in questions.values() if not each.keyed.key]
+        problems = self._note_unkeyed(unkeyed)
+        counts = {"unkeyed": problems, "skipped_non_deterministic": len(unkeyed) - problems}
+        counts |= {"hits": 0, "shared": 0, "misses": 0}
         try:
-            for each in by_key.values():
-                self._claim(call, each, is_blocking=is_blocking)
-            hits, stale = self._found([each.keyed.key for each in call.asked])
-            counts = {"unkeyed": len(problems), "skipped_non_deterministic": len(unkeyed) - len(problems)}
-            counts |= {"hits": 0, "shared": 0, "misses": 0}
-            for each in call.asked:
-                if (hit := hits.get(each.keyed.key)) is not None:
-                    call.note(each, hit[0])
-                    self._free(each)
-                    counts["hits"] += 1 + len(each.copies)
-                else:
-                    each.replaces = each.keyed.key in stale or self.policy.mode == "refresh"
+            mine = [each for each in questions.values() if self._claim(call, each, is_blocking)]
+            hits, stale = self._found([each.keyed.key for each in mine if each.keyed.key])
+            self._leave(call, hits)
+            for each in mine:
+                key = each.keyed.key
+                if key in hits:
+                    call.note(each, hits[key][0])
+                    counts["hits"] += len(each.places)
+                    continue
+                call.questions.append(each)
+                if key:
+                    each.replaces = key in stale or self.policy.mode == "refresh"
                     counts["misses"] += 1
-                    counts["shared"] += len(each.copies)
-            self._notices.speak()
+                    counts["shared"] += len(each.places) - 1
+            self._warn()
         except BaseException:
             self._leave(call)
             raise
-        waiting = [each for each in call.asked if each.answer is None]
-        call.asked = sorted(waiting + unkeyed, key=lambda each: each.index)
         self._count(counts)
         return call
 
-    def _claim(self, call: CacheCall, asked: Asked, *, is_blocking: bool) -> None:
-        """Makes this call ask for a key, unless another one does."""
-        me, key = threading.get_ident(), asked.keyed.key
-        if (future := self._flights.join(key)) is None:
-            self._led[key] = me
-            asked.leads = True
-        elif not (is_blocking and self._led.get(key) == me):  # a thread that asks already must not wait for itself
-            call.elsewhere += [(index, future) for index in (asked.index, *asked.copies)]
-            return
-        call.asked.append(asked)
+    def _claim(self, call: CacheCall, question: Asked, is_blocking: bool) -> bool:
+        """True if this call must ask. Other calls that ask the same then wait for it, and look for the answer."""
+        key, me = question.keyed.key, threading.get_ident()
+        if not key:
+            return True
+        with self._lock:
+            if key not in self._asked:
+                self._asked[key] = me, Future()
+                call.leads.add(key)
+                return True
+            thread, end = self._asked[key]
+        if is_blocking and thread == me:  # a model that asks the cache itself must not wait for itself
+            return True
+        call.elsewhere.append(question)
+        call.others.append(end)
+        return False
 
-    def _free(self, asked: Asked) -> None:
-        """Passes an answer, or its absence, to the calls that wait for it."""
-        if asked.leads:
-            asked.leads = False
-            self._led.pop(asked.keyed.key, None)
-            self._flights.leave(asked.keyed.key, *(asked.answer or ()))
+    def _leave(self, call: CacheCall, keys: Iterable[str] | None = None) -> None:
+        """Lets the calls that wait for keys go on; for all keys of a call, if none are given."""
+        for key in call.leads.intersection(call.leads if keys is None else keys):
+            call.leads.remove(key)
+            with self._lock:
+                _, end = self._asked.pop(key)
+            end.set_result(None)
 
     def _found(self, keys: list[str]) -> tuple[dict[str, tuple[Any, float]], set[str]]:
         """Cached answers and their times by key, and the keys of those that are too old, or of a kind that only a newer
         version knows."""
         hits: dict[str, tuple[Any, float]] = {}
         stale: set[str] = set()
-        store = self._current()
-        if store is None or not keys or self.policy.mode == "refresh":
+        index = self._opened()
+        if index is None or not keys or self.policy.mode == "refresh":
             return hits, stale
-        oldest = 0.0 if self._seconds is None else time.time() - self._seconds
+        oldest = time.time() - self.policy.seconds if self.policy.seconds is not None else 0.0
         try:
-            found = store.find(keys)
-        except (CacheError, IndexLost, OSError, sqlite3.Error) as error:
-            self._notices.note(f"{self._place.log}: the cache cannot be read ({error})")
+            found = index.find(keys)
+        except (CacheError, OSError, sqlite3.Error) as error:
+            self._note(f"{self._path}: the cache cannot be read ({error})")
             return hits, stale
         for key, (text, created_at) in found.items():
             try:
@@ -443,108 +426,152 @@ class ResponseCache:
                 stale.add(key)
         return hits, stale
 
-    def _take(self, call: CacheCall, answer: Any, created_at: float) -> None:
-        """Stores the next answer of the model in the call, and makes its line for the log."""
-        asked = call.asked[call.answered]
-        call.answered += 1
-        call.note(asked, answer)
-        if self._store is None or not self._store.keeps:
-            return
-        text, problem = "null", ""
-        try:
-            text = encoded(answer)
-        except UnknownType as error:
-            problem = str(error)
-        problem = asked.keyed.problem or problem
-        problem = problem or rejection(call.request_type, answer, self.policy.minus_infinity) or ""
-        if problem and asked.keyed.key:
-            self._count({"rejected": 1})
-            if answer is not None and problem != EMPTY:
-                self._notices.note_rejected(problem)
-        call.writes.append(self._line(call.request_type, asked, text, problem, created_at))
+    # -- writing
 
-    def _line(self, request_type: str, asked: Asked, text: str, problem: str, created_at: float) -> Write:
-        """Line and row of an answer, given as JSON text. With a problem it gets no key, and is not served.
+    def _writer(self, first_line: bytes) -> LogWriter | None:
+        """Writer of the log; None if it is only read, or cannot be written."""
+        if not self.policy.is_writer:
+            with suppress(OSError):  # found again when the log is read
+                refuse_foreign(self._path)
+            return None
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return LogWriter(self._path, first_line)
+        except BlockingIOError:
+            raise CacheError(
+                f"another process writes {self._path}", hint="give each process a rank of its own (rank=)"
+            ) from None
+        except OSError as error:
+            self._note(f"{self._path} cannot be written ({error.strerror}): no answers are kept")
+            return None
+
+    def _opened(self) -> Index | None:
+        """The index; None if the cache is off or closed. Raises CacheError in a forked process."""
+        if self._index is not None and self._pid != os.getpid():
+            raise CacheError(
+                f"{self._path} is open in another process, from which this one was forked",
+                hint="open a cache in each process, with a rank of its own (rank=)",
+            )
+        return self._index
+
+    def _take(self, call: CacheCall, answers: Sequence[Any]) -> list[Write]:
+        """Stores the next answers of the model in the call, and passes their lines to the log."""
+        questions = call.questions[call.answered : call.answered + len(answers)]
+        call.answered += len(answers)
+        for question, answer in zip(questions, answers, strict=True):
+            call.note(question, answer)
+        if self._log is None:
+            return []
+        self._opened()
+        now = time.time()
+        writes = [self._written(call.request_type, each, answer, now)
+                  for each, answer in zip(questions, answers, strict=True)]  # fmt: skip
+        call.writes.add(self._commits.add(writes))
+        return writes
+
+    def _written(self, request_type: str, question: Asked, answer: Any, now: float) -> Write:
+        """Line and row of an answer. With a problem it gets no key, and is not served.
 
         A document that JSON lacks is replaced by the name of its type.
         """
-        task, doc_id, idx = str(asked.request.task_name), asked.request.doc_id, asked.request.idx
+        request, keyed = question.request, question.keyed
+        text, problem = "null", keyed.problem
         try:
-            doc_id, idx = canonical(doc_id), canonical(idx)
+            text = encoded(answer)
+        except UnknownType as error:
+            problem = problem or str(error)
+        problem = problem or rejection(request_type, answer, self.policy.minus_infinity) or ""
+        if problem and keyed.key:
+            self._count({"rejected": 1})
+            if answer is not None and problem != EMPTY:
+                self._note(f"{self._path}: an answer is not kept, and is asked for again: {problem}")
+        try:
+            doc_id, idx = canonical(request.doc_id), canonical(request.idx)
         except (Unkeyable, RecursionError):
-            doc_id, idx = f"{type(doc_id).__qualname__} {doc_id!r:.80}", 0
-        keyed, key = asked.keyed, "" if problem else asked.keyed.key
-        record = {"kind": RESPONSE, "schema": SCHEMA, "model_hash": self._place.model_hash, "cache_key": key,
-                  "content_hash": keyed.content, "request_type": request_type, "task_name": task,
+            doc_id, idx = f"{type(request.doc_id).__qualname__} {request.doc_id!r:.80}", 0
+        task = str(request.task_name)
+        record = {"kind": RESPONSE, "schema": SCHEMA, "model_hash": self._model_hash,
+                  "cache_key": "" if problem else keyed.key, "content_hash": keyed.content,
+                  "request_type": request_type, "task_name": task,
                   "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": keyed.options,
-                  "doc_id": doc_id, "idx": idx, "response": text, "created_at": created_at,
+                  "doc_id": doc_id, "idx": idx, "response": text, "created_at": now,
                   "deterministic": keyed.is_deterministic}  # fmt: skip
         if problem:
             record["rejected"] = problem
-        elif asked.replaces:
+        elif question.replaces:
             record["replaces"] = True
-        return line_of(record), row_of(record) if key else None
+        return line_of(record), row_of(record) if record["cache_key"] else None
 
-    def _send(self, call: CacheCall, *, is_due: bool) -> bool:
-        """Passes lines to the log, in groups, or all of them if they are due. Returns True if it did."""
-        if not call.writes or self._store is None or not (is_due or len(call.writes) >= LINES_PER_GROUP):
-            return False
-        writes, call.writes = call.writes, []
-        call.groups.append(self._store.commit(writes))
-        return True
+    def _commit(self, group: list[Write]) -> None:
+        """Writes a group of answers: first their lines, then their rows."""
+        if self._log is None or self._index is None:
+            raise OSError(f"{self._path} is not open for writing")
+        self._log.append([line for line, _ in group])
+        self._index.add([row for _, row in group if row is not None], self._log)
 
-    async def _write(self, call: CacheCall, means: _Blocking | _Awaiting) -> None:
-        """Returns when the answers so far are written, or could not be."""
-        self._send(call, is_due=True)
-        for group in call.groups:
-            await means.wait(group)
-        call.groups = [group for group in call.groups if group.exception() is not None]
-
-    def _leave(self, call: CacheCall) -> BaseException | None:
-        """Ends a call. Returns the error of a write, if there was one."""
-        for each in call.asked:
-            self._free(each)
-        errors = [error for group in call.groups if group.done() and (error := group.exception())]
+    def _failure(self, call: CacheCall) -> BaseException | None:
+        """Error of a write of a call that has ended; None if there was none."""
+        errors = [error for future in call.writes if (error := future.exception()) is not None]
         if errors:
             self._count({"not_kept": call.answered})
         return errors[0] if errors else None
+
+    # -- notices and counts
+
+    def _note(self, sentence: str) -> None:
+        """Keeps a sentence for the next warning, if it is new."""
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+            self._unsaid.append(sentence)
+
+    def _note_unkeyed(self, some: Iterable[Keyed]) -> int:
+        """Notes why requests have no key. Returns the number of those that do not just sample."""
+        problems = [each.problem for each in some if each.problem]
+        for problem in problems if self._opened() is not None else ():
+            self._note(f"{self._path}: requests are sent each time, and not kept: {problem}")
+        return len(problems)
+
+    def _warn(self, failure: BaseException | None = None) -> None:
+        """Emits new sentences as warnings, once the answers are safe. Raises CacheError for a failure if the policy
+        does."""
+        if failure is not None:
+            reason = failure.strerror if isinstance(failure, OSError) and failure.strerror else str(failure)
+            sentence = f"{self._path}: an answer could not be kept ({reason})"
+            if isinstance(failure, CacheError):
+                sentence = failure.message
+            self._note(sentence)
+            if self.policy.on_error == "raise":
+                raise CacheError(sentence) from failure
+        unsaid, self._unsaid = self._unsaid, []
+        for each in unsaid:
+            warnings.warn(each, RuntimeWarning, stacklevel=3)
 
     def _count(self, counts: Mapping[str, int]) -> None:
         with self._lock:
             for name, count in counts.items():
                 self._counts[name] += count
 
-    def _current(self) -> ResponseStore | None:
-        """The store of this process. A forked child opens its own."""
-        store = self._store
-        if store is not None and store.pid != os.getpid():
-            self._inherited.append(store)  # closing the parent's index here would disturb the parent
-            store.close()
-            self._begin_process()
-            warn = self._notices.note
-            try:
-                self._store = store = ResponseStore(self._place, warn)
-            except CacheError as error:
-                warn(f"{error.message}: this forked process keeps no answers")
-                self._store = store = ResponseStore(dataclasses.replace(self._place, is_writable=False), warn)
-        return store
-
     def get_stats(self) -> dict[str, Any]:
         """Counts since the cache was opened, and `total_cached_entries`. Also works after `close`."""
         with self._lock:
             counts: dict[str, Any] = dict(self._counts)
-        if (store := self._current()) is not None:
-            self._entries = store.count()
+        if (index := self._opened()) is not None:
+            self._entries = index.count()
         asked = counts["hits"] + counts["misses"]
-        return counts | {"hit_rate": counts["hits"] / max(1, asked), "total_cached_entries": self._entries or 0}
+        return counts | {"hit_rate": counts["hits"] / max(1, asked), "total_cached_entries": self._entries}
 
     def close(self) -> None:
-        """Closes the files. May be called again."""
-        if (store := self._current()) is not None:
-            with suppress(CacheError, IndexLost, sqlite3.Error):
-                self._entries = store.count()
-            self._store = None
-            store.close()
+        """Closes the files, unless a forked process has them from its parent. May be called again."""
+        if self._pid != os.getpid():
+            return
+        self._commits.close()
+        index, log, self._index, self._log = self._index, self._log, None, None
+        if index is not None:
+            with suppress(CacheError, sqlite3.Error):
+                self._entries = index.count()
+            index.close()
+        if log is not None:
+            log.close()
 
     def __enter__(self) -> ResponseCache:
         return self
@@ -554,8 +581,7 @@ class ResponseCache:
 
     def __del__(self) -> None:
         with suppress(Exception):
-            if self._store is not None:
-                self._store.close()
+            self.close()
 
     @staticmethod
     def merge_shards(
@@ -575,35 +601,65 @@ def _root_folder(root: str | Path) -> Path:
     return path.parent if path.suffix in (".db", SUFFIX) and not path.is_dir() else path
 
 
-def _driven(work: Coroutine[Any, Any, Done]) -> Done:
-    """Result of a coroutine that never suspends."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: Done = end.value
-        return value
-    raise AssertionError("blocking work does not suspend")
+# Answers of a model --------------------------------------------------------------------------------------------------
 
 
-def _answers(given: Any, expected: int) -> Iterator[Answer]:
-    """Each answer of a list or an iterator. Raises ModelError for another number of answers."""
+def _method(model: Any, request_type: str) -> Callable[[list[AnyRequest]], Any]:
+    found: Any = getattr(model, request_type, None)
+    if not callable(found):
+        raise InputError(f"the model has no method {request_type!r}", hint="add a method that takes a list of requests")
+    method: Callable[[list[AnyRequest]], Any] = found
+    return method
+
+
+def _answers(given: Any, expected: int) -> Iterator[Sequence[Any]]:
+    """Answers as they arrive: those of a list together, those of an iterator one by one. Raises ModelError for another
+    number of answers."""
     if isinstance(given, list | tuple):
-        _counted(None, len(given), expected, is_end=True)
-        now = time.time()
-        yield from ((answer, False, now) for answer in given)
+        _check_number(len(given), expected, is_end=True)
+        yield given
         return
     if not isinstance(given, Iterator):
         raise ModelError(f"the model returned {type(given).__qualname__}", hint="return a list or an iterator")
     count = 0
     for count, answer in enumerate(given, 1):
-        yield _counted(answer, count, expected)
-    _counted(None, count, expected, is_end=True)
+        _check_number(count, expected)
+        yield [answer]
+    _check_number(count, expected, is_end=True)
 
 
-def _counted(answer: Any, count: int, expected: int, *, is_end: bool = False) -> Answer:
-    """The answer with the number `count`, that came alone. Raises ModelError for too many, or too few at the end."""
+async def _awaited_answers(
+    method: Callable[[list[AnyRequest]], Any], part: list[AnyRequest]
+) -> AsyncGenerator[Sequence[Any], None]:
+    """`_answers` of a method of any kind. One that blocks, and the iterator that it returns, run in threads."""
+    is_async = isasyncgenfunction(method) or iscoroutinefunction(method)
+    given = method(part) if is_async else await asyncio.to_thread(method, part)
+    if isawaitable(given):
+        given = await given
+    if isinstance(given, AsyncIterator):
+        count = 0
+        async for answer in given:
+            count += 1
+            _check_number(count, len(part))
+            yield [answer]
+        _check_number(count, len(part), is_end=True)
+    elif isinstance(given, list | tuple):
+        for answers in _answers(given, len(part)):
+            yield answers
+    else:
+        arriving = _answers(given, len(part))
+        while (some := await asyncio.to_thread(next, arriving, None)) is not None:
+            yield some
+
+
+def _check_number(count: int, expected: int, *, is_end: bool = False) -> None:
+    """Raises ModelError for too many answers, or too few at the end."""
     if count > expected or (is_end and count < expected):
         raise ModelError(
             f"the model returned {count} answers to {expected} requests", hint="return one answer for each request"
         )
-    return answer, True, time.time()
+
+
+async def _all_ended(futures: Iterable[Future[Any]]) -> None:
+    for each in list(futures):
+        await ended(each)

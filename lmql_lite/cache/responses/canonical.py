@@ -1,31 +1,25 @@
-"""Canonical JSON data of any value: all that it is made of, and no address, so that equal data means an equal value.
+"""Canonical JSON data of a value in a request: all that it is made of, and no address.
 
 Text, numbers and containers are themselves. Files, arrays, tensors and pictures are their content. A function is its
-code, its defaults, its closure and the globals that it reads; an object is its class and its state, as pickle sees it.
+code, its defaults, its closure and the globals that it names; an object is its class and its state, as pickle sees it.
 Whatever an installed package or the standard library defines under a name is that name.
 """
 
 from __future__ import annotations
 
 import copyreg
-import dis
-import enum
 import functools
 import hashlib
-import importlib.util
-import inspect
 import json
-import logging
 import math
 import os
-import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
+
+from lmql_lite.cache.responses.request import scalar
 
 MEDIA = (
     ".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v",
@@ -35,14 +29,10 @@ MEDIA = (
 MAX_OBJECTS = 100_000
 """Maximum number of functions, classes and objects that one value may consist of."""
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
-_INERT = frozenset(("_thread", "loguru", "structlog"))
+_INERT = frozenset(("_thread", "logging", "loguru", "structlog"))
 """Modules of locks and loggers, which change no answer."""
 _CACHED = type(functools.lru_cache(len))
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError, OSError, KeyError, IndexError)
-"""Errors of objects that cannot say what they are made of."""
-_PART = "; it is in "
-_IMPORT = dis.opmap["IMPORT_NAME"]
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -78,268 +68,163 @@ class _Walk:
         """Numbered objects, which must outlive their addresses."""
 
     def data(self, value: Any) -> Any:
-        """Data of a request: values that JSON writes alike are alike, and the path of a file counts with the file."""
         kind = type(value)
+        if value is None or kind is bool:
+            return value
         if kind is str:
-            return text_data(value)
+            return _text(value)
+        if kind is int:
+            return value if value.bit_length() < 1024 else tagged("int", hex(value))
         if kind is float:
             if not math.isfinite(value):
                 return tagged("float", repr(value))
             return int(value) if value.is_integer() else value
-        if isinstance(value, dict | list | tuple | Set) and not isinstance(value, enum.Enum):
-            if kind.__module__ in ("builtins", "collections") or not getattr(value, "__dict__", None):
-                return self._container(value, self.data)
-        elif (plain := numpy_scalar(value)) is not value:
+        if isinstance(value, dict | list | tuple | Set) and not getattr(value, "__dict__", None):
+            return self._container(value)
+        if kind.__module__ == "numpy" and type(plain := scalar(value)) in (str, bool, int, float):
             return self.data(plain)
-        if isinstance(value, Path) and not value.is_file():
-            raise Unkeyable(f"a request holds the path {str(value)!r}, which is not a file")
-        return self.exact(value)
-
-    def exact(self, value: Any) -> Any:
-        """Data of a part of a function or an object, where the type of a number or a container may count."""
-        kind = type(value)
-        if kind is str or value is None or kind is bool:
-            return value
-        if kind is int:
-            return value if value.bit_length() < 1024 else tagged("int", hex(value))
-        if kind is float:
-            return tagged("float", value.hex())
-        if kind in (dict, list, set):
-            return self._container(value, self.exact)
-        if kind in (tuple, frozenset):
-            return tagged(kind.__name__, self._container(value, self.exact))
         return self._other(value)
 
-    def _container(self, value: Any, data: Callable[[Any], Any]) -> Any:
-        if isinstance(value, Set):
-            # each element by itself, since the order of a set differs between processes
-            alone = _Walk.exact if data == self.exact else _Walk.data
-            return tagged("set", sorted((alone(_Walk(), each) for each in value), key=compact))
+    def _container(self, value: Any) -> Any:
+        if isinstance(value, Set):  # each element by itself, since the order of a set differs between processes
+            return tagged("set", sorted(map(canonical, value), key=compact))
         if not isinstance(value, dict):
-            return [data(each) for each in value]
+            return [self.data(each) for each in value]
         if all(type(name) is str for name in value):
-            found = {name: data(value[name]) for name in sorted(value)}
+            found = {name: self.data(value[name]) for name in sorted(value)}
             return tagged("dict", found) if "$" in found else found
-        return tagged("map", sorted(([data(name), data(each)] for name, each in value.items()), key=compact))
+        return tagged("map", sorted(([self.data(name), self.data(each)] for name, each in value.items()), key=compact))
 
     def _other(self, value: Any) -> Any:
         """Data of a value that JSON lacks."""
-        kind = type(value)
-        match value:
-            case bytes() | bytearray() | memoryview():
-                return tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
-            case Path() if value.is_file():
-                return tagged("file", [value.name, file_digest(value)])
-            case types.ModuleType():
-                return self._module(value, frozenset())
-            case types.FunctionType():
-                return self._function(value)
-            case types.MethodType():
-                return self._method(value)
-            case type():
-                return self._class(value)
-            case types.CodeType():
-                return self._code(value)
-            case staticmethod() | classmethod():
-                return tagged(kind.__name__, self.exact(value.__func__))
-            case property():
-                return tagged("property", self.exact((value.fget, value.fset, value.fdel)))
-            case functools.cached_property():
-                return tagged("property", self.exact(value.func))
-            case types.MappingProxyType():
-                return self.exact(dict(value))
-            case logging.Logger() | logging.LoggerAdapter():
-                return tagged("inert", "")
-        if kind.__module__.partition(".")[0] in _INERT:
+        if isinstance(value, bytes | bytearray | memoryview):
+            return tagged("bytes", hashlib.sha256(bytes(value)).hexdigest())
+        if isinstance(value, Path):
+            if not value.is_file():
+                raise Unkeyable(f"a request holds the path {str(value)!r}, which is not a file")
+            return tagged("file", [value.name, file_digest(value)])
+        if type(value).__module__.partition(".")[0] in _INERT:
             return tagged("inert", "")
-        if kind is _CACHED:
-            return tagged("cached", self.exact(value.__wrapped__))
-        found = media_data(value, self.exact)
-        return self._object(value) if found is None else found
-
-    def _numbered(self, value: Any) -> Any:
-        """Reference to an object that was seen before; None if it is new."""
+        if (library := _library_name(value)) is not None:
+            return tagged("name", library)
+        if (inner := _inner(value)) is not value:
+            return tagged(type(value).__name__, self.data(inner))
+        if (content := _content(value)) is not None:
+            return content
+        if isinstance(value, types.MethodType):
+            return self._method(value)
         if (number := self._numbers.get(id(value))) is not None:
             return tagged("again", number)
         if len(self._numbers) >= MAX_OBJECTS:
             raise Unkeyable(f"a request holds an object of more than {MAX_OBJECTS:,} parts")
         self._numbers[id(value)] = len(self._numbers)
         self._alive.append(value)
-        return None
-
-    # -- code
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        return self._class(value) if isinstance(value, type) else self._object(value)
 
     def _function(self, function: types.FunctionType) -> Any:
-        code = function.__code__
-        if (name := _library_name(function)) is not None:
-            return tagged("name", [*name, self._code(code)])
-        if (again := self._numbered(function)) is not None:
-            return again
-        with _part(f"the function {function.__qualname__!r}"):
-            cells = [self._cell(cell) for cell in function.__closure__ or ()]
-            return tagged("function", [function.__qualname__, self._code(code), self.exact(function.__defaults__),
-                                       self.exact(function.__kwdefaults__), cells, self._globals(function),
-                                       self.exact(vars(function))])  # fmt: skip
-
-    def _cell(self, cell: types.CellType) -> Any:
-        try:
-            content = cell.cell_contents
-        except ValueError:
-            return tagged("cell", "empty")
-        return self.exact(content)
-
-    def _code(self, code: types.CodeType) -> Any:
-        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-        names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        return tagged("code", [code.co_code.hex(), code.co_exceptiontable.hex(), self.exact((counts, names)),
-                                [self.exact(each) for each in code.co_consts]])  # fmt: skip
+        parts = [function.__defaults__, function.__kwdefaults__, _cells(function), vars(function)]
+        return tagged("function", [function.__qualname__, _code(function.__code__), [self.data(each) for each in parts],
+                                   self._globals(function)])  # fmt: skip
 
     def _globals(self, function: types.FunctionType) -> dict[str, Any]:
-        """Values of the globals that a function names, and files of the user's modules that it imports."""
-        scope, found, codes = function.__globals__, dict[str, Any](), list(_codes(function.__code__))
-        names = frozenset(name for code in codes for name in code.co_names)
-        imported = {name for code in codes if _IMPORT in code.co_code[::2] for name in code.co_names}
-        for name in sorted(names):
-            if name in scope:
-                with _part(f"the global {name!r}"):
-                    value = scope[name]
-                    is_module = isinstance(value, types.ModuleType)
-                    found[name] = self._module(value, names) if is_module else self.exact(value)
-            elif name in imported:
-                for full in (name, f"{scope.get('__package__') or ''}.{name}"):
-                    if (file := _module_file(full)) is not None:
-                        found[f"import {full}"] = file_digest(file)
+        """Values that a function names in its own module and in others of the user's own. A path is its text: no key
+        sees the files that a function opens."""
+        names, scopes, found = _names(function), [function.__globals__], dict[str, Any]()
+        for place, scope in enumerate(scopes):
+            for name in sorted(names & scope.keys()):
+                value = scope[name]
+                if not isinstance(value, types.ModuleType):
+                    found[f"{place} {name}"] = str(value) if isinstance(value, Path) else self.data(value)
+                elif _is_library(value.__name__):
+                    found[f"{place} {name}"] = value.__name__
+                elif all(vars(value) is not each for each in scopes):
+                    scopes.append(vars(value))
         return found
 
-    def _module(self, module: types.ModuleType, names: Set[str]) -> Any:
-        """A module by its name; one of the user's own also by its file and those attributes whose names are read."""
-        if _is_library(module.__name__):
-            return tagged("module", module.__name__)
-        if (again := self._numbered(module)) is not None:
-            return again
-        content, file = vars(module), getattr(module, "__file__", None)
-        used = {}
-        for name in sorted(names & content.keys()):
-            value = content[name]
-            used[name] = self._module(value, names) if isinstance(value, types.ModuleType) else self.exact(value)
-        return tagged("module", [module.__name__, file_digest(Path(file)) if file else "", used])
-
     def _method(self, method: types.MethodType) -> Any:
-        """A method with its object; with those attributes alone that it reads, if it does nothing else with it."""
-        function, owner = method.__func__, method.__self__
-        attributes = _attributes_read(method)
-        if attributes is None:
-            return tagged("method", [self.exact(function), self.exact(owner)])
-        found: dict[str, Any] = {}
-        for name in sorted(attributes):
-            with _part(f"the attribute {name!r} of a {type(owner).__qualname__}"):
-                found[name] = self.exact(attributes[name])
-        return tagged("reader", [self.exact(function), found])
-
-    # -- objects
+        """A method with those attributes of its object that its code names, also in other methods and in functions that
+        it calls. With the whole object if it asks for that."""
+        owner, found = method.__self__, dict[str, Any]()
+        waiting: list[Any] = [method.__func__]
+        state = getattr(owner, "__dict__", None)
+        if isinstance(owner, type) or not isinstance(state, dict):
+            return tagged("method", [self.data(method.__func__), self.data(owner)])
+        while waiting:
+            function = waiting.pop()
+            if not isinstance(function, types.FunctionType):
+                continue
+            for name in sorted(_names(function) - found.keys()):
+                if name in ("vars", "__dict__"):
+                    return tagged("method", [self.data(method.__func__), self.data(owner)])
+                values = [vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind)]
+                found[name] = values
+                called = function.__globals__.get(name)
+                waiting += [_inner(each) for each in values]
+                waiting += [called] if _library_name(called) is None else []
+                if name in state and not any(isinstance(each, functools.cached_property) for each in values):
+                    found[name] = [state[name], *values]
+        attributes = {name: [self.data(each) for each in found[name] if not isinstance(each, _SLOTS)]
+                      for name in sorted(found) if found[name]}  # fmt: skip
+        return tagged("reader", [self.data(method.__func__), attributes])
 
     def _class(self, kind: type) -> Any:
-        if (library := _library_name(kind)) is not None:
-            return tagged("name", library)
-        if (again := self._numbered(kind)) is not None:
-            return again
-        content: dict[str, Any] = {}
-        with _part(f"the class {kind.__qualname__!r}"):
-            for name, value in vars(kind).items():
-                if _is_content(name, value):
-                    content[name] = self.exact(value)
-            bases = [self.exact(base) for base in kind.__bases__]
-            meta = None if type(kind) is type else self.exact(type(kind))
-            return tagged("class", [kind.__qualname__, bases, meta, content])
+        content = {name: self.data(value) for name, value in vars(kind).items() if _is_content(name, value)}
+        return tagged("class", [kind.__qualname__, [self.data(base) for base in kind.__bases__], content])
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
         refusal = Unkeyable(f"a request holds a value of type {kind.__qualname__}, which no key can represent")
         if kind is object:
             raise refusal
-        if (again := self._numbered(value)) is not None:
-            return again
         try:
             reducer = copyreg.dispatch_table.get(kind)
             reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
-        except _FAILURES:
+        except (TypeError, ValueError, AttributeError, RuntimeError, OSError, LookupError):  # it cannot be copied
             raise refusal from None
-        if isinstance(reduced, str):
-            module = getattr(value, "__module__", None) or kind.__module__
-            if _named(module, reduced) is not value:
+        if isinstance(reduced, str):  # a name in a module
+            if not _is_library(kind.__module__):
                 raise refusal
-            return tagged("name", [module, reduced])
+            return tagged("name", [kind.__module__, reduced])
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        parts = [make, arguments, state, list(items) if items is not None else None,
-                 list(pairs) if pairs is not None else None]  # fmt: skip
+        parts = [make, arguments, state, list(items or ()), list(pairs or ())]
         self._alive.append(parts)
-        return tagged("object", [self.exact(each) for each in parts])
+        return tagged("object", [self.data(each) for each in parts])
 
 
-@contextmanager
-def _part(name: str) -> Iterator[None]:
-    """Names a part of a function or an object in the sentence of Unkeyable, the innermost part only."""
-    try:
-        yield
-    except Unkeyable as error:
-        if _PART in str(error):
-            raise
-        raise Unkeyable(f"{error}{_PART}{name}") from None
+# Code ----------------------------------------------------------------------------------------------------------------
 
 
-def _is_content(name: str, value: Any) -> bool:
-    """True for an attribute of a class that does not follow from its others: Python's own names count as functions and
-    annotations only."""
-    if name.startswith("__"):
-        return name == "__annotations__" or isinstance(value, types.FunctionType | staticmethod | classmethod)
-    return name != "_abc_impl" and not isinstance(value, _SLOTS)
+def _inner(value: Any) -> Any:
+    """The function in a property, a static method, a cached function and the like; other values as they are."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property):
+        return value.func
+    return value.__wrapped__ if isinstance(value, staticmethod | classmethod | _CACHED) else value
 
 
-def _attributes_read(method: types.MethodType) -> dict[str, Any] | None:
-    """Attributes of its object that a method reads, also through other methods and properties of it. None if it uses
-    the object in another way, so that all of it counts."""
-    owner, found, waiting = method.__self__, dict[str, Any](), [method.__func__]
-    kind, state = type(owner), getattr(owner, "__dict__", None)
-    if not isinstance(state, dict) or hasattr(kind, "__getattr__"):
-        return None
-    while waiting:
-        function = waiting.pop()
-        names = _names_after_first(function.__code__) if isinstance(function, types.FunctionType) else None
-        if names is None:
-            return None
-        for name in names - found.keys():
-            value = inspect.getattr_static(kind, name, None)
-            is_computed = isinstance(value, functools.cached_property)  # its value is in the object after the first use
-            if not is_computed:
-                value = inspect.getattr_static(owner, name, owner)
-            if value is owner or isinstance(value, _SLOTS):  # missing, or in a slot
-                return None
-            found[name] = value
-            inner = value.fget if isinstance(value, property) else value.func if is_computed else value
-            if isinstance(inner, types.FunctionType) and (is_computed or name not in state):
-                waiting.append(inner)
+def _cells(function: types.FunctionType) -> list[Any]:
+    """Contents of a closure, without variables that have no value yet."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
     return found
 
 
-def _names_after_first(code: types.CodeType) -> Set[str] | None:
-    """Attributes of its first argument that code reads; None if it does more with it than that."""
-    if not code.co_argcount or code.co_varnames[0] in code.co_cellvars:
-        return None
-    owner, found = code.co_varnames[0], set[str]()
-    steps = [each for step in dis.get_instructions(code) for each in _single(step)]
-    for (name, value), (following, attribute) in pairwise(steps):
-        if value == owner and "FAST" in name:
-            if not name.startswith("LOAD_FAST") or following not in ("LOAD_ATTR", "LOAD_METHOD"):
-                return None
-            found.add(attribute)
-    return found
+def _code(code: types.CodeType) -> list[Any]:
+    about = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_name,
+             code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)  # fmt: skip
+    constants = [_code(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts]
+    return [code.co_code.hex(), code.co_exceptiontable.hex(), *about, constants]
 
 
-def _single(step: dis.Instruction) -> Iterator[tuple[str, Any]]:
-    """Names and arguments of the steps of which one is made: Python 3.13 joins pairs that load or store variables."""
-    if isinstance(step.argval, tuple) and "FAST" in step.opname:
-        return zip(re.findall("LOAD_FAST|STORE_FAST", step.opname), step.argval, strict=True)
-    return iter([(step.opname, step.argval)])
+def _constant(value: Any) -> Any:
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -350,19 +235,33 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(each)
 
 
+def _names(function: types.FunctionType) -> Set[str]:
+    """Names in a function's code, and its texts, which may be names for `getattr`."""
+    found = set[str]()
+    for code in _codes(function.__code__):
+        found |= {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}
+    return found
+
+
+def _is_content(name: str, value: Any) -> bool:
+    """True for an attribute of a class that does not follow from its others: Python's own names count as functions and
+    annotations only."""
+    if name.startswith("__"):
+        return name == "__annotations__" or isinstance(value, types.FunctionType | staticmethod | classmethod)
+    return name != "_abc_impl" and not isinstance(value, _SLOTS)
+
+
 def _library_name(value: Any) -> list[str] | None:
     """Module and name of what an installed package or the standard library defines under that name; None otherwise."""
+    if isinstance(value, types.ModuleType):
+        return [value.__name__, ""] if _is_library(value.__name__) else None
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if isinstance(module, str) and isinstance(name, str) and _is_library(module) and _named(module, name) is value:
-        return [module, name]
+    if isinstance(module, str) and isinstance(name, str) and _is_library(module):
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return [module, name] if found is value else None
     return None
-
-
-def _named(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _is_library(name: str) -> bool:
@@ -373,23 +272,10 @@ def _is_library(name: str) -> bool:
     return isinstance(file, str) and not _PACKAGES.isdisjoint(Path(file).parts)
 
 
-def _module_file(name: str) -> Path | None:
-    """Source file of a module of the user's own; None for others."""
-    parent = name.rpartition(".")[0]
-    if not name or name.partition(".")[0] in sys.stdlib_module_names or (parent and parent not in sys.modules):
-        return None
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    file = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
-    return file if file is not None and file.is_file() and _PACKAGES.isdisjoint(file.parts) else None
-
-
 # Content of files, arrays, tensors and pictures ----------------------------------------------------------------------
 
 
-def text_data(value: str) -> Any:
+def _text(value: str) -> Any:
     """A text. The path of a picture, a video and so on, by its ending, counts with the content of the file."""
     if value[-12:].lower().endswith(MEDIA) and len(value) < 4096 and "\0" not in value:
         file = value.removeprefix("file://")
@@ -406,54 +292,32 @@ def file_digest(path: Path) -> str:
         raise Unkeyable(f"a request holds the file {str(path)!r}, which cannot be read ({error.strerror})") from None
 
 
-def numpy_scalar(value: Any) -> Any:
-    """The Python number or text of a numpy scalar; other values as they are."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.generic) or isinstance(value, numpy.void | numpy.datetime64):
-        return value
-    plain = value.item()
-    return value if type(plain) is type(value) else plain
-
-
-def media_data(value: Any, exact: Callable[[Any], Any]) -> Any:
-    """Data of an array, a tensor or a picture; None for other values. Their packages are not imported here."""
+def _content(value: Any) -> Any:
+    """Data of an array of numbers, a tensor or a picture; None for other values. Their packages are not imported
+    here."""
     numpy, torch, pictures = (sys.modules.get(name) for name in ("numpy", "torch", "PIL.Image"))
-    try:
-        if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
-            about = [repr(value.dtype), value.dtype.str, list(value.shape), type(value).__name__]
-            if value.dtype.hasobject:
-                return tagged("array", [*about, exact(value.tolist())])
-            return tagged("array", [*about, hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()])
-        if torch is not None and isinstance(value, torch.Tensor):
+    if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
+        about = [repr(value.dtype), value.dtype.str, list(value.shape)]
+        return tagged("array", [*about, hashlib.sha256(numpy.ascontiguousarray(value).tobytes()).hexdigest()])
+    if torch is not None and isinstance(value, torch.Tensor):
+        try:
             flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            about = [type(value).__name__, str(value.dtype), list(value.shape)]
-            return tagged("tensor", [*about, hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()])
-        if pictures is not None and isinstance(value, pictures.Image):
-            return tagged("picture", [_frame(value, exact) for _ in _frames(value)])
-    except _FAILURES as error:
-        if isinstance(error, Unkeyable):
-            raise
-        name = type(value).__qualname__
-        raise Unkeyable(f"a request holds a value of type {name}, which cannot be read ({error})") from None
+            content = hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            raise Unkeyable(f"a request holds a value of type Tensor, which cannot be read ({error})") from None
+        return tagged("tensor", [type(value).__name__, str(value.dtype), list(value.shape), content])
+    if pictures is not None and isinstance(value, pictures.Image):
+        from PIL import ImageSequence
+
+        shown = value.tell()
+        frames = [_frame(each) for each in ImageSequence.Iterator(value)]
+        value.seek(shown)
+        return tagged("picture", frames)
     return None
 
 
-def _frames(picture: Any) -> Iterator[None]:
-    """Each frame of a picture in turn; the picture then shows the frame that it showed before."""
-    count = getattr(picture, "n_frames", 1)
-    shown = picture.tell() if count > 1 else 0
-    try:
-        for number in range(count):
-            if count > 1:
-                picture.seek(number)
-            yield
-    finally:
-        if count > 1:
-            picture.seek(shown)
-
-
-def _frame(picture: Any, exact: Callable[[Any], Any]) -> Any:
+def _frame(picture: Any) -> Any:
     data = picture.tobytes()
     palette = picture.palette.getdata() if picture.palette is not None else None
-    return [picture.mode, list(picture.size), hashlib.sha256(data).hexdigest(), exact(palette),
-            exact(picture.info), exact(dict(picture.getexif()))]  # fmt: skip
+    return [picture.mode, list(picture.size), hashlib.sha256(data).hexdigest(), canonical(palette),
+            canonical(picture.info), canonical(dict(picture.getexif()))]  # fmt: skip

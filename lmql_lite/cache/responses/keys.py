@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from types import MethodType
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -47,7 +46,6 @@ ALIASES = {
     "stop": ("stop", "until", "stop_sequences"),
 }
 KeyRule = Literal["full", "seed"]
-_PLAIN = (str, int, float, list, tuple, dict, bytes, bytearray, memoryview, Set)
 
 _CREDENTIAL = re.compile(
     r"(?:set-)?cookie|(?:.*[-_])?(?:auth|access|security|session|csrf|xsrf)[-_]token|key|sig", re.I
@@ -68,7 +66,7 @@ _PAIR = re.compile(r"([\w-]+)=[^,|&\"\s]*")
 def canonical_options(options: Mapping[str, Any]) -> str:
     """Canonical JSON text of the options that may change an answer, with aliases unified. Raises Unkeyable."""
     kept = {name: value for name, value in options.items() if name not in TRANSPORT and not is_secret(str(name))}
-    found = canonical(_without_credentials(kept))
+    found = canonical(_loggable(kept, ""))
     if "$" in found:  # names that are not all text
         return compact(found)
     for name, aliases in ALIASES.items():
@@ -79,23 +77,29 @@ def canonical_options(options: Mapping[str, Any]) -> str:
     return compact(found)
 
 
-def _without_credentials(value: Any) -> Any:
-    """Options without credentials in headers. Other headers, query parameters and nested secrets are digests, as are
-    functions and objects, which may hold a secret too: options are written to the log."""
-    if type(value) is list:
-        return [_without_credentials(each) for each in value]
-    if not isinstance(value, dict):
-        plain = value is None or isinstance(scalar(value), str | int | float | bytes | tuple | Set)
-        return value if plain else {"$": "digest", "v": digest(canonical(value))}
-    found = {}
-    for name, each in value.items():
-        if name in HEADERS or name in QUERIES:
-            found[name] = _header_digests(each)
-        elif isinstance(name, str) and isinstance(each, str) and is_secret(name):
-            found[name] = digest(each)
-        else:
-            found[name] = _without_credentials(each)
-    return found
+def _loggable(value: Any, name: str) -> Any:
+    """Options as they may be written to the log: without credentials in headers, and with digests for other headers,
+    query parameters and nested secrets. Raises Unkeyable, with the name of the option, for functions and objects."""
+    if type(value) is list or type(value) is tuple:
+        return [_loggable(each, name) for each in value]
+    if isinstance(value, Set):
+        return {each for each in value if _loggable(each, name) is not None}
+    if isinstance(value, dict):
+        return {each: _loggable_item(each, content) for each, content in value.items()}
+    if value is None or isinstance(scalar(value), str | int | float | bytes):
+        return value
+    raise Unkeyable(
+        f"the option {name!r} holds a value of type {type(value).__qualname__}, which no key can represent; "
+        "write options as text, numbers, lists and dicts"
+    )
+
+
+def _loggable_item(name: Any, value: Any) -> Any:
+    if name in HEADERS or name in QUERIES:
+        return _header_digests(value)
+    if isinstance(name, str) and isinstance(value, str) and is_secret(name):
+        return digest(value)
+    return _loggable(value, str(name))
 
 
 def _header_digests(headers: Any) -> Any:
@@ -174,8 +178,9 @@ def fingerprint_model(model: str, model_args: str | Mapping[str, Any] | None = N
     if isinstance(model_args, str):
         pairs = [part.partition("=") for part in model_args.split(",") if part.strip()]
         model_args = {name.strip(): _parsed(value.strip()) for name, _, value in pairs}
-    kept = _without_credentials({name: each for name, each in (model_args or {}).items() if not is_secret(name)})
-    return without_user(f"{model}|{compact(_described(kept))}" if kept else f"{model}|")
+    kept = {name: each for name, each in (model_args or {}).items() if not is_secret(name)}
+    kept = _loggable(_described(kept), "")
+    return without_user(f"{model}|{compact(kept)}" if kept else f"{model}|")
 
 
 def without_user(text: str) -> str:
@@ -251,23 +256,16 @@ class KeyMaker:
     def task_fingerprint(self, task_name: str) -> str:
         return self._tasks.get(task_name, "")
 
-    def keys(self, request_type: str, requests: Iterable[AnyRequest]) -> list[Keyed]:
-        """Keys of requests, with their parts. Functions and objects that they share are looked at once."""
-        known: dict[Any, Any] = {}
-        return [self._keyed(request_type, request, known) for request in requests]
-
     def key(self, request_type: str, request: AnyRequest) -> Keyed:
         """Key of a request, with its parts."""
-        return self._keyed(request_type, request, {})
-
-    def _keyed(self, request_type: str, request: AnyRequest, known: dict[Any, Any]) -> Keyed:
         given = generation_options(request)
         sampling, options, problem = None, "{}", ""
         try:
             sampling = why_sampling(request_type, request.args, self._default_temperature)
             options = seed_options(given) if self._is_seed else canonical_options(given)
             if sampling is None:
-                key, content = self._key(request_type, request, given, options, known)
+                make = self._seed_key if self._is_seed else self._full_key
+                key, content = make(request_type, request, given, options)
                 return Keyed(key, content, options, True)
         except RecursionError:
             problem = "a request is nested too deeply for a key"
@@ -280,21 +278,20 @@ class KeyMaker:
             )
         return Keyed("", "", options, sampling is None, problem)
 
-    def _key(
-        self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str, known: dict[Any, Any]
+    def _full_key(
+        self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str
     ) -> tuple[str, str]:
         """Key, and digest of what the request shows the model. Raises Unkeyable."""
         task = request.task_name
-        if self._is_seed:
-            return self._seed_key(request_type, request, given)
-        shown = ",".join(_shown(each, given, known) for each in request.args).encode()
+        parts = ['{"$":"options"}' if each is given else compact(canonical(each)) for each in request.args]
+        shown = ",".join(parts).encode()
         doc, place = compact(canonical(request.doc_id)), compact(canonical(request.idx))
         fields = {"gk": options, "mf": self._model, "rt": request_type, "tf": self.task_fingerprint(task), "tn": task,
                   "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
         payload = f'{{"did":{doc},"idx":{place},{compact(fields)[1:-1]},"x":['.encode()
         return hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}"
 
-    def _seed_key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any]) -> tuple[str, str]:
+    def _seed_key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any], _: str) -> tuple[str, str]:
         task, content = request.task_name, seed_content_hash(request.args)
         try:
             key = seed_key(request_type, task, request.doc_id, request.idx, given,
@@ -303,23 +300,3 @@ class KeyMaker:
         except (TypeError, ValueError) as error:
             raise Unkeyable(f"a request has no key of lmms-eval ({error})") from None
         return key, content
-
-
-def _shown(value: Any, options: Mapping[str, Any], known: dict[Any, Any]) -> str:
-    """Canonical JSON text of an argument. That of a function or an object is kept in `known`, since lmms-eval's
-    requests share them. A bound method is a new object each time it is read, but its function and object are not."""
-    if value is options:
-        return '{"$":"options"}'
-    if value is None or isinstance(scalar(value), _PLAIN):
-        return compact(canonical(value))
-    parts = (value.__func__, value.__self__) if isinstance(value, MethodType) else (value,)
-    name = tuple(map(id, parts))
-    if name not in known:
-        try:
-            known[name] = parts, compact({"$": "digest", "v": digest(canonical(value))}), None
-        except Unkeyable as error:
-            known[name] = parts, "", error
-    _, text, problem = known[name]
-    if problem is not None:
-        raise problem
-    return str(text)

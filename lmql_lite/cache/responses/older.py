@@ -15,25 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses.cache import CachePolicy, ResponseCache
 from lmql_lite.cache.responses.keys import KeyMaker, fingerprint_model
-from lmql_lite.cache.responses.policy import CachePolicy
 from lmql_lite.cache.responses.request import AnyRequest, Request, is_deterministic, rejection
 from lmql_lite.store.log import SUFFIX
 
 REQUEST_METHODS = frozenset(("generate_until", "generate_until_multi_round", "loglikelihood", "loglikelihood_rolling"))
 NAMES = ("model_name", "model_version", "model_id", "pretrained", "model")
-NAMES_OF_LMMS_EVAL = (
-    "model_name",
-    "model_version",
-    "model_id",
-    "pretrained",
-    "fps",
-    "max_pixels",
-    "min_pixels",
-    "model",
-)
+NAMES_OF_LMMS_EVAL = (*NAMES[:4], "fps", "max_pixels", "min_pixels", "model")
 """Attributes of which the first text names the model in lmms-eval."""
+_SHARD = re.compile(r"_rank\d+_world_size\d+$")
 
 
 class JsonlCache:
@@ -61,52 +52,49 @@ class JsonlCache:
     """Names of the tasks of the model, which are part of its folder's name. lmms-eval keeps them in `task_dict`."""
 
     def load_cache(self) -> None:
-        """Reads the files of this model, if the environment enables the cache."""
-        self._kept: dict[str, dict[tuple[str, str | None], dict[str, Any]]] = {}
-        self._digests = KeyMaker("", None, "full", 0.0)
+        """Reads the files of all ranks of this model, if the environment enables the cache. Later records win."""
+        self._kept: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        self._keys = KeyMaker("", None, "full", 0.0)
         self._warned = getattr(self, "_warned", set[str]())
         self._is_on = os.environ.get("LMMS_EVAL_USE_CACHE") == "True"
-        if self._is_on:
-            self._read()
+        for folder in (self._folder_of_lmms_eval(), self._folder()) if self._is_on else ():
+            for path in sorted(folder.glob(f"*{SUFFIX}")):
+                self._read(path)
 
     def load_jsonl_cache(self) -> dict[str, dict[Any, Any]]:
         """Cached answers by task and document."""
-        if not hasattr(self, "_kept"):
-            self.load_cache()
-        return {
-            next(iter(kept.values())).get("task", task): {each["doc_id"]: each["response"] for each in kept.values()}
-            for task, kept in self._kept.items()
-        }
+        self._load_once()
+        found: dict[str, dict[Any, Any]] = {}
+        for (task, _), records in self._kept.items():
+            for record in records.values():
+                found.setdefault(record.get("task", task), {})[record["doc_id"]] = record["response"]
+        return found
 
     def get_response_from_cache(self, requests: Sequence[AnyRequest]) -> tuple[list[dict[str, Any]], list[AnyRequest]]:
         """Cached answers as dicts of `index`, `doc_id` and `response`, and the requests without one."""
-        if not hasattr(self, "_kept"):
-            self.load_cache()
+        self._load_once()
         cached: list[dict[str, Any]] = []
         pending: list[AnyRequest] = []
         for index, request in enumerate(requests):
-            if (known := self._known(request)) is None:
+            records = self._kept.get(_place(request.task_name, request.doc_id), {})
+            record = self._known(request, records) if records else None
+            if record is None:
                 pending.append(request)
             else:
-                cached.append({"index": index, "doc_id": request.doc_id, "response": known["response"]})
+                cached.append({"index": index, "doc_id": request.doc_id, "response": record["response"]})
         return cached, pending
 
     def add_request_response_to_cache(self, request: AnyRequest, response: Any) -> None:
         """Appends an answer to the file of its task, unless it must not be kept."""
-        if not hasattr(self, "_kept"):
-            self.load_cache()
-        if not self._is_on or rejection("generate_until", response) is not None:
+        self._load_once()
+        if not self._is_on or rejection("generate_until", response) is not None or not (key := self._key(request)):
             return
-        digest = self._digest(request)
-        if digest is None:
-            return
-        task = str(request.task_name)
-        record = {"doc_id": request.doc_id, "response": response, "request": digest}
-        if _file_name(task) != task:
-            record["task"] = task
+        task, file_name = str(request.task_name), _file_name(str(request.task_name))
+        record = {"doc_id": request.doc_id, "response": response, "request": key}
+        record |= {"task": task} if file_name != task else {}
+        path = self._folder() / f"{file_name}_rank{self.rank}_world_size{self.world_size}{SUFFIX}"
         try:
             line = json.dumps(record) + "\n"
-            path = self._folder() / f"{_file_name(task)}_rank{self.rank}_world_size{self.world_size}{SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with open(path, "a+b") as file:
                 if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
@@ -115,7 +103,11 @@ class JsonlCache:
         except (OSError, TypeError, ValueError) as error:
             warnings.warn(f"the answer to document {request.doc_id!r} was not kept ({error})", RuntimeWarning, 2)
             return
-        self._keep(_file_name(task), record)
+        self._keep(file_name, record)
+
+    def _load_once(self) -> None:
+        if not hasattr(self, "_kept"):
+            self.load_cache()
 
     def _tasks(self) -> list[str]:
         return list(self.cache_tasks or getattr(self, "task_dict", ()))
@@ -129,48 +121,40 @@ class JsonlCache:
         name = os.path.basename(_name(self, NAMES_OF_LMMS_EVAL))
         return _home() / f"{type(self).__name__}_{name}_{_digest_of_tasks(self._tasks())}"
 
-    def _read(self) -> None:
-        """Reads the files of all ranks of any number of ranks; later records win, and ours over those of lmms-eval."""
-        for folder in (self._folder_of_lmms_eval(), self._folder()):
-            for path in sorted(folder.glob(f"*{SUFFIX}")):
-                self._read_file(path, re.sub(r"_rank\d+_world_size\d+$", "", path.stem))
-
-    def _read_file(self, path: Path, task: str) -> None:
-        for line in path.read_bytes().splitlines():
+    def _read(self, path: Path) -> None:
+        for line in filter(bytes.strip, path.read_bytes().splitlines()):
             try:
                 given = json.loads(line)
-                record = {name: given[name] for name in ("doc_id", "response")}
-                record |= {name: given.get(name) for name in ("request", "task") if given.get(name) is not None}
+                record = {"doc_id": given["doc_id"], "response": given["response"]}
+                record |= {name: given[name] for name in ("request", "task") if given.get(name) is not None}
             except (ValueError, KeyError, TypeError, AttributeError):
-                if line.strip():
-                    warnings.warn(f"{path} has a line that is not a record; it is not used", RuntimeWarning, 5)
+                warnings.warn(f"{path} has a line that is not a record; it is not used", RuntimeWarning, 4)
                 continue
             if rejection("generate_until", record["response"]) is None:
-                self._keep(_file_name(task), record)
+                self._keep(_SHARD.sub("", path.stem), record)
 
     def _keep(self, task: str, record: dict[str, Any]) -> None:
-        place = _document(record["doc_id"]), record.get("request")
-        kept = self._kept.setdefault(task, {})
-        kept.pop(place, None)  # the later record comes last
-        kept.pop((place[0], None), None)  # a record that knows its request replaces one that does not
-        kept[place] = record
+        """Adds a record, which replaces earlier ones of its request, and of its document if they know no request."""
+        records = self._kept.setdefault(_place(task, record["doc_id"]), {})
+        for earlier in ("", record.get("request", "")):
+            records.pop(earlier, None)
+        records[record.get("request", "")] = record
 
-    def _known(self, request: AnyRequest) -> dict[str, Any] | None:
+    def _known(self, request: AnyRequest, records: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
         """The record of a request, or else one of its document that lmms-eval wrote."""
-        kept, document = self._kept.get(_file_name(str(request.task_name)), {}), _document(request.doc_id)
-        if not kept or not is_deterministic("generate_until", request.args):
+        if not is_deterministic("generate_until", request.args):
             return None
-        theirs = kept.get((document, None)) if request.doc_id is not None else None
-        digest = self._digest(request) if theirs is None or len(kept) > 1 else None
-        return (kept.get((document, digest)) if digest is not None else None) or theirs
+        theirs = records.get("") if request.doc_id is not None else None
+        own = set(records) - {""}
+        return (records.get(self._key(request)) if own else None) or theirs
 
-    def _digest(self, request: AnyRequest) -> str | None:
-        """Digest of a request; None if its answer must not be kept."""
-        keyed = self._digests.key("generate_until", request)
+    def _key(self, request: AnyRequest) -> str:
+        """Digest of a request, empty if its answer must not be kept."""
+        keyed = self._keys.key("generate_until", request)
         if keyed.problem and keyed.problem not in self._warned:
             self._warned.add(keyed.problem)
             warnings.warn(f"requests are sent each time, and not kept: {keyed.problem}", RuntimeWarning, 4)
-        return keyed.key or None
+        return keyed.key
 
 
 def merge_responses(cached: Sequence[Mapping[str, Any]], answers: Sequence[Any]) -> list[Any]:
@@ -195,16 +179,17 @@ def _digest_of_tasks(tasks: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _document(doc_id: Any) -> str:
-    return json.dumps(doc_id, default=repr)
+def _place(task: Any, doc_id: Any) -> tuple[str, str]:
+    """Task, as files are named by it, and document of a request."""
+    return _file_name(str(task)), json.dumps(doc_id, default=repr)
 
 
 def _file_name(text: str) -> str:
-    """Part of a file's name for a name; distinct for distinct names."""
+    """Part of a file's name for a name; distinct for distinct names, and itself for its result."""
     plain = re.sub(r"[^\w.-]", "_", text)
-    return (
-        plain if plain == text and len(text) < 100 else f"{plain[:80]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    )
+    if plain == text and len(text) < 100:
+        return text
+    return f"{plain[:80]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 class CachingModel:

@@ -134,7 +134,7 @@ def test_what_means_the_same_has_one_key(one: Request, other: Request) -> None:
         Request("generate_until", ("question 1", GREEDY), metadata={"task": "mme", "doc_id": "1"}),
         Request("generate_until", ("question 1", GREEDY), 1, metadata={"task": "mme", "doc_id": 1}),
         Request("loglikelihood", ("question 1", GREEDY), metadata={"task": "mme", "doc_id": 1}),
-        variant(top_p=float("nan")), variant(top_p=float("inf")), variant(callback=print), variant(x={1: 2}),
+        variant(top_p=float("nan")), variant(top_p=float("inf")), variant(x={1: 2}),
         variant(x={"1": 2}),
     ],
     ids=str,

@@ -12,7 +12,8 @@ import pytest
 
 from lmql_lite.cache.responses.cache import ResponseCache
 from lmql_lite.cache.responses.keys import fingerprint_model, model_hash, seed_content_hash, seed_key
-from lmql_lite.cache.responses.logs import MergeReport, exported, take_over
+from lmql_lite.cache.responses.logs import exported
+from lmql_lite.cache.responses.merge import MergeReport, take_over
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import line_of
 from tests.cache.responses.models import GREEDY, Counting, generation, generations
@@ -166,23 +167,6 @@ def test_a_log_of_lmms_eval_is_taken_over(tmp_path: Path) -> None:
         assert cache.lookup(first) is None and cache.lookup(second) is None
 
 
-def test_an_index_of_lmms_eval_is_taken_over(tmp_path: Path) -> None:
-    index = tmp_path / "rank0.db"
-    with sqlite3.connect(index) as database:
-        database.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)")
-        database.execute("INSERT INTO meta VALUES ('schema_version', '3')")
-        database.execute(
-            "CREATE TABLE responses (cache_key TEXT PRIMARY KEY, request_type TEXT, task_name TEXT, doc_id INTEGER, "
-            "idx INTEGER DEFAULT 0, gen_kwargs TEXT, response TEXT, created_at REAL)"
-        )
-        key = seed_key("generate_until", "mme", 1, 0, GREEDY)
-        database.execute("INSERT INTO responses VALUES (?,'generate_until','mme',1,0,'{}','\"imported\"',1.5)", (key,))
-    database.close()
-    assert take_over([tmp_path], tmp_path / "cache", "m|").inserted == 1
-    with ResponseCache.open(tmp_path / "cache", model="m", keys="seed") as cache:
-        assert cache.lookup(seed_requests()[0]).response == "imported"  # type: ignore[union-attr]
-
-
 def test_exported_answers_are_taken_over_by_another_cache(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as cache:
         cache.execute(Counting(), "generate_until", [*generations(3), generation(5, {"temperature": 1})])
@@ -196,11 +180,13 @@ def test_exported_answers_are_taken_over_by_another_cache(tmp_path: Path) -> Non
 
 def test_bad_sources_are_refused_in_a_sentence_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "new.jsonl").write_text('{"cache_key": "x", "schema": 2}\n')
+    (tmp_path / "rank0.db").write_bytes(b"an index alone")
     folder = tmp_path / model_hash("m|")
     folder.mkdir()
     (folder / "rank0.jsonl").write_text("\n".join(lmms_lines()))
     for source, sentence in (
-        ("no such", "does not exist"),
+        ("no such", "has no log"),
+        ("rank0.db", "has no log"),
         ("new.jsonl", "newer version"),
         (folder.name, "is an input"),
     ):

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from lmql_lite.cache.responses import logs
-from lmql_lite.cache.responses.cache import ResponseCache
+from lmql_lite.cache.responses import merge
+from lmql_lite.cache.responses.cache import CachePolicy, ResponseCache
 from lmql_lite.cache.responses.keys import fingerprint_model, model_hash
-from lmql_lite.cache.responses.logs import MergeReport, run_id
-from lmql_lite.cache.responses.policy import CachePolicy
+from lmql_lite.cache.responses.merge import MergeReport, run_id
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.store.log import line_of, read_lines
 from tests.cache.responses.models import Counting, generations
@@ -102,26 +101,6 @@ def test_a_run_from_its_creation_to_its_merge(tmp_path: Path, monkeypatch: pytes
     all_served(tmp_path, 6)
     with ResponseCache.open(tmp_path, model="m") as cache:
         assert keep(cache, 6).calls == 0
-
-
-def test_a_new_run_does_not_read_the_merged_answers_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lmql_lite.cache.responses import store as response_store
-
-    with created(tmp_path) as cache:
-        keep(cache, 50)
-        cache.finalize()
-    seen: list[Any] = []
-
-    def counting(path: Path, start: int = 0) -> Any:
-        for line in read_lines(path, start):
-            seen.append(line)
-            yield line
-
-    monkeypatch.setattr(response_store, "read_lines", counting)
-    all_served(tmp_path, 50)
-    assert len(seen) == 0
 
 
 # -- runs that end otherwise
@@ -250,7 +229,7 @@ def started(root: Path, rank: int, world: int, count: int, then: str = "cache.fi
     """A rank of the run `job` in a process of its own, that keeps its part of `count` answers."""
     code = f"""
 import os, pathlib, signal, sys, time
-from lmql_lite.cache.responses import logs
+from lmql_lite.cache.responses import merge
 from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_runs import created, keep
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
@@ -302,11 +281,11 @@ def test_a_killed_rank_is_named_and_loses_nothing(tmp_path: Path, launch: Launch
 @pytest.mark.parametrize(
     "place",
     [
-        "logs.RankOfRun._await_others",
-        "logs.merge",
-        "logs.rewrite",
-        "logs.ResponseStore",
-        "logs.remove_index",
+        "merge.RankOfRun._await_others",
+        "merge.merge",
+        "merge.rewrite",
+        "merge.Index",
+        "merge.remove_index",
         "pathlib.Path.rmdir",
     ],
 )
@@ -370,18 +349,6 @@ def test_several_runs_that_end_at_once_are_all_merged(tmp_path: Path) -> None:
     all_served(tmp_path, 30)
 
 
-def test_two_ranks_0_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As two steps of one job have them: each writes a log of its own, and the later one merges what the first left."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    first, second = created(tmp_path), created(tmp_path)
-    keep(first, 2)
-    keep(second, 2, 2)
-    assert first.finalize() == MergeReport(inserted=2)
-    keep(second, 1, 4)
-    assert second.finalize() == MergeReport(inserted=3)
-    all_served(tmp_path, 5)
-
-
 def test_a_run_that_goes_on_is_not_merged_by_another_one(tmp_path: Path) -> None:
     going, ending = created(tmp_path), created(tmp_path)
     keep(going, 2)
@@ -415,7 +382,7 @@ def test_a_full_disk_leaves_the_run_as_it_is(tmp_path: Path, monkeypatch: pytest
     cache = created(tmp_path)
     keep(cache, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(logs, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patched.setattr(merge, "rewrite", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.warns(RuntimeWarning, match="No space left"):
             assert cache.finalize() is None
     all_served(tmp_path, 2)

@@ -1,0 +1,286 @@
+"""Response logs joined into one: shards, the ranks of a run that has ended, and logs of lmms-eval."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from lmql_lite.cache.responses.index import RUNS, Index, is_foreign, is_servable, remove_index
+from lmql_lite.cache.responses.keys import model_hash
+from lmql_lite.cache.responses.logs import LogInUse, Record, writing
+from lmql_lite.cache.responses.request import LOGLIKELIHOOD
+from lmql_lite.cache.responses.values import decoded, encoded
+from lmql_lite.errors import CacheError
+from lmql_lite.store.files import lock_file
+from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
+
+POLL_SECONDS = 0.02
+RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+OnConflict = Literal["first", "newest", "error"]
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """Numbers of answers of all shards, by outcome. A conflict is a key to which two shards have different answers."""
+
+    inserted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    bad: int = 0
+    missing: int = 0
+
+
+class Known(NamedTuple):
+    """The answer that counts for a key, so far."""
+
+    shard: Path
+    created_at: float
+    digest: int
+
+
+class Merge:
+    """Choice of the answers that count: the first one of a key, or one that was refreshed later."""
+
+    def __init__(self, on_conflict: OnConflict) -> None:
+        self.report = MergeReport()
+        self.model = self.fingerprint = ""
+        self._on_conflict = on_conflict
+        self._known: dict[str, Known] = {}
+
+    def choose(self, record: Record | None, shard: Path) -> Record | None:
+        """The record, if its answer counts. Raises CacheError for one of another model."""
+        if record is None:
+            self.report.bad += 1
+            return None
+        model = str(record.get("model_hash", ""))
+        if not self.model:
+            self.model, self.fingerprint = model, record.get("model_fingerprint", "")
+        if model != self.model:
+            raise CacheError(f"{shard} has answers of another model than the shards before it", hint="merge each alone")
+        if not is_servable(record):
+            return None
+        key, response = record["cache_key"], record["response"]
+        mine = Known(shard, record["created_at"], zlib.crc32(response.encode()) ^ len(response) << 32)
+        known = self._known.get(key)
+        if known is None:
+            self.report.inserted += 1
+        else:
+            is_conflict = known.shard != shard and known.digest != mine.digest
+            self.report.duplicates += 1
+            self.report.conflicts += is_conflict
+            replaces = record.get("replaces") or (is_conflict and self._on_conflict == "newest")
+            if not replaces or mine.created_at <= known.created_at:
+                return None
+            record = record | {"replaces": True}
+        self._known[key] = mine
+        return record
+
+
+def merge(shards: list[Path], output: Path, on_conflict: OnConflict = "first") -> MergeReport:
+    """Joins shards into one; see `ResponseCache.merge_shards`."""
+    target = output.with_suffix(SUFFIX)
+    for path in shards:
+        if os.path.realpath(path.with_suffix(SUFFIX)) == os.path.realpath(target):
+            raise CacheError(f"{path} is an input and the output", hint="name another output")
+    logs = [log for path in shards if (log := path.with_suffix(SUFFIX)).is_file()]
+    if not logs and not target.is_file():
+        raise CacheError("none of the shards exists, so nothing was written", hint="name .db or .jsonl files")
+    report = _join({log: (line.record for line in read_lines(log)) for log in logs}, target, on_conflict)
+    report.missing = len(shards) - len(logs)
+    return report
+
+
+def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path, on_conflict: OnConflict) -> MergeReport:
+    """Writes the answers of shards after those that a log has, and reads them into its index. After an error the output
+    is as before."""
+    index, merging = target.with_suffix(".db"), Merge(on_conflict)
+    if not target.exists() and is_foreign(index):
+        raise CacheError(f"{index} is not an index of lmql_lite, so nothing was written", hint="name another output")
+
+    def lines() -> Iterator[bytes]:
+        is_empty = True
+        for line in read_lines(target) if target.exists() else ():
+            merging.choose(line.record, target)
+            yield line.data + b"\n"
+            is_empty = False
+        merging.report = MergeReport()
+        for path, records in shards.items():
+            for record in records:
+                chosen = merging.choose(record, path)
+                if is_empty and merging.model:
+                    yield opening(merging.fingerprint, merging.model)
+                    is_empty = False
+                if chosen is not None:
+                    yield line_of(chosen)
+        if on_conflict == "error" and merging.report.conflicts:
+            raise CacheError(
+                f"the shards contradict each other in {merging.report.conflicts:,} answers, so {target} was not "
+                "written", hint="choose with --on-conflict first or --on-conflict newest",
+            )  # fmt: skip
+
+    with writing(target) if target.exists() else nullcontext():
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        rewrite(target, lines())
+        Index(index, target, None, (merging.fingerprint, merging.model), True, lambda _: None).close()
+    return merging.report
+
+
+# Runs of several ranks -----------------------------------------------------------------------------------------------
+
+
+def run_id(world_size: int) -> str:
+    """Name of this run, the same in all its ranks.
+
+    It is the first of `RUN_IDS` in the environment. Without one, several ranks are named after their master, and a
+    single process gets a random name.
+    """
+    name = next(filter(None, map(os.environ.get, RUN_IDS)), None)
+    if name is None and world_size == 1:
+        return uuid.uuid4().hex
+    address, port = os.environ.get("MASTER_ADDR", "master"), os.environ.get("MASTER_PORT", "0")
+    name = name or f"{address}-{port}-ws{world_size}"
+    return "".join(each if each.isalnum() or each in "-_." else "-" for each in name).strip("-._")[:128] or "run"
+
+
+@dataclass(frozen=True, slots=True)
+class RankOfRun:
+    """One rank of a run, whose folder is `runs/<run>` in that of the model."""
+
+    folder: Path
+    rank: int
+    world_size: int
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"rank_{self.rank}{SUFFIX}"
+
+    def _done_mark(self, rank: int) -> Path:
+        """File by which a rank says that it has finalized."""
+        return self.folder / f"rank_{rank}.done"
+
+    def begin(self) -> None:
+        with suppress(OSError):  # the folder cannot be written, which gave a warning already
+            self._done_mark(self.rank).unlink(missing_ok=True)
+
+    def end(self, seconds: float) -> tuple[MergeReport | None, list[int]]:
+        """Marks the rank as finished. Rank 0 merges what is there once the others have finished, or after `seconds`,
+        and runs that were killed. Returns the report, and the ranks that had not finished.
+
+        Raises CacheError if the run itself is not merged, and OSError.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._done_mark(self.rank).touch()
+        if self.rank:
+            return None, []
+        missing = self._await_others(seconds)
+        runs = self.folder.parent
+        with lock_file(runs / ".lock", seconds) as held:
+            if not held:
+                raise CacheError(f"{self.folder} is not merged: another process has been merging for {seconds:g} s")
+            report = _moved(self.folder)
+            for other in sorted(runs.iterdir()):
+                if other != self.folder and other.is_dir():
+                    with suppress(CacheError, OSError):  # the next cache that reads it warns of the problem
+                        _moved(other)
+        return report, missing
+
+    def _await_others(self, seconds: float) -> list[int]:
+        """Waits at most `seconds` until all ranks have finished. Returns the ranks that have not."""
+        until = time.monotonic() + seconds
+        while missing := [rank for rank in range(self.world_size) if not self._done_mark(rank).exists()]:
+            if time.monotonic() >= until:
+                break
+            time.sleep(POLL_SECONDS)
+        return missing
+
+
+def rank_of_run(folder: Path, rank: int, world_size: int) -> RankOfRun:
+    """A rank of the run that the environment names, in the folder of a model."""
+    return RankOfRun(folder / RUNS / run_id(world_size), rank, world_size)
+
+
+def _moved(run: Path) -> MergeReport:
+    """Moves the answers of a run to the merged log. Logs that a process writes stay."""
+    with ExitStack() as held:
+        logs = []
+        for log in sorted(run.glob(f"*{SUFFIX}")):
+            with suppress(LogInUse):
+                held.enter_context(writing(log))
+                logs.append(log)
+        filled = [log for log in logs if log.stat().st_size]
+        report = merge(filled, run.parents[1] / f"cache{SUFFIX}") if filled else MergeReport()
+        for log in logs:
+            remove_index(log.with_suffix(".db"))
+            log.unlink()
+    for mark in () if list(run.glob(f"*{SUFFIX}")) else run.glob("*.done"):
+        mark.unlink()
+    with suppress(OSError):  # a process still writes there
+        run.rmdir()
+    return report
+
+
+# Logs of lmms-eval ---------------------------------------------------------------------------------------------------
+
+
+def take_over(sources: list[Path], folder: Path, fingerprint: str) -> MergeReport:
+    """Imports logs of lmms-eval, or exported records, as answers of one model, into a separate log.
+
+    Lines need no checksum here. Raises CacheError, and writes nothing, for a source that is missing, of a newer
+    version, or in the folder itself.
+    """
+    found: list[Path] = []
+    for path in sources:
+        logs = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]
+        if not logs or not logs[0].is_file():
+            raise CacheError(f"{path} has no log, so nothing was imported", hint="name a folder or a .jsonl file")
+        found += logs
+    target = folder / model_hash(fingerprint) / f"imported{SUFFIX}"
+    for path in found:
+        if os.path.realpath(path.parent) == os.path.realpath(target.parent):
+            raise CacheError(f"{path} is an input, but is in the output folder", hint="import into another folder")
+    return _join({path: _adopted_records(path, fingerprint) for path in found}, target, "first")
+
+
+def _adopted_records(log: Path, fingerprint: str) -> Iterator[Record | None]:
+    """Records of a log in this package's form; None for a line whose answer may not be served."""
+    ours = {"schema": SCHEMA, "model_hash": model_hash(fingerprint)}
+    yield ours | {"kind": "cache", "model_fingerprint": fingerprint}
+    with open(log, "rb") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                if line.strip():
+                    yield None
+                continue
+            if isinstance(schema := record.get("schema"), int) and schema > SCHEMA:
+                raise CacheError(f"{log} was written by a newer version of lmql_lite", hint="update lmql_lite")
+            if record.get("kind", RESPONSE) == RESPONSE:
+                yield _adopted(record, ours)
+
+
+def _adopted(record: Record, ours: dict[str, Any]) -> Record | None:
+    if not record.get("deterministic", True) or not _KEY.fullmatch(str(record.get("cache_key"))):
+        return None
+    missing: Record = {"idx": 0, "gen_kwargs": "{}", "created_at": time.time(), "content_hash": "",
+                       "task_fingerprint": ""}  # fmt: skip
+    adopted = missing | record | ours | {"kind": RESPONSE, "deterministic": True}
+    adopted.pop("replaces", None)
+    try:
+        if adopted["request_type"] == LOGLIKELIHOOD and isinstance(pair := decoded(adopted["response"]), list):
+            adopted["response"] = encoded(tuple(pair))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return adopted if is_servable(adopted) else None
