@@ -286,8 +286,10 @@ class ResponseCache:
                     self._take(call, answers)
                 wait(call.writes)
         finally:
-            self._leave(call)
-            wait(call.writes)
+            try:
+                wait(call.writes)
+            finally:
+                self._leave(call)
         if call.elsewhere:
             wait(call.others)
             more = self.execute(model, request_type, [each.request for each in call.elsewhere])
@@ -310,8 +312,10 @@ class ResponseCache:
                         self._take(call, answers)
                 await _all_ended(call.writes)
         finally:
-            self._leave(call)
-            await _all_ended(call.writes)
+            try:
+                await _all_ended(call.writes)
+            finally:
+                self._leave(call)
         if call.elsewhere:
             await _all_ended(call.others)
             more = await self.aexecute(model, request_type, [each.request for each in call.elsewhere])
