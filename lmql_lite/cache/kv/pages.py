@@ -194,8 +194,8 @@ def shared_tokens(one: Tokens, other: Tokens) -> int:
 class KVIndex:
     """Keys and tokens of the pages that an engine has seen, by their place (`place_tags`).
 
-    Only the tiers are authoritative: a page may be evicted, and pages of other processes are searched for once after
-    each page. `key_of` returns this engine's key from a page's hash and its place.
+    Only the tiers are authoritative: a page may be evicted, and pages of other processes are searched for once for
+    each beginning. `key_of` returns this engine's key from a page's hash and its place.
     """
 
     def __init__(self, store: Store, key_of: Callable[[str, str], str]) -> None:
@@ -204,7 +204,7 @@ class KVIndex:
         self._places: dict[str, dict[str, Tokens]] = {}
         self._count = 0
         self._listed: set[str] = set()
-        """Pages whose successors were searched for on the tiers."""
+        """Places of beginnings that were searched for on the tiers."""
 
     def add(self, key: str, tokens: Tokens) -> None:
         """Adds a page that is on a tier."""
@@ -222,10 +222,11 @@ class KVIndex:
                 self._count -= 1
 
     def closest(self, parent: str, ids: Tokens) -> list[tuple[int, str]]:
-        """The best two pages after `parent` that begin like `ids`: the number of shared tokens, and the key."""
+        """The best two pages after `parent` that begin like `ids`, at least one: the number of shared tokens, and the
+        key."""
         places = place_tags(parent, ids)
-        if parent not in self._listed:
-            self._listed.add(parent)
+        if places[-1] not in self._listed:
+            self._listed.add(places[-1])
             self._look(places)
         with self._lock:
             children = [child for place in places for child in self._places.get(place, {}).items()]
