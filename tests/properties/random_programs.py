@@ -19,6 +19,27 @@ METHODS = ("isdigit", "isalpha", "isascii")
 TYPES = {"int": "N", "Literal['a', 'ab', '12']": "K", "bool": "B"}
 DECORATORS = ("keep", "known")
 
+SIZES = ("len({X})", "len({X})", "len({X})", "len(WORDS({X}))", "len(SENTENCES({X}))", "len(LINES({X}))")
+SIZES += ("{X}.count({phrase!r})",)
+NUMBER = "({guard}({X}) and {read}({X}) {sign} {bound})"
+"""A number is compared where `INT` or `FLOAT` guards it."""
+ATOMS: dict[str, tuple[float, tuple[str, ...]]] = {
+    "length": (6, ("{size} <= {n}", "{size} < {n}", "{size} >= {n}", "{size} == {n}", "{size} != {n}",
+        "{low} <= {size} <= {high}")),
+    "content": (3, ("{phrase!r} in {X}", "{phrase!r} not in {X}")),
+    "edge": (2, ("{X}.startswith({phrase!r})", "{X}.endswith(({phrase!r}, {other!r}))",
+        "STARTS_WITH({X}, [{phrase!r}, {other!r}])", "ENDS_WITH({X}, [{phrase!r}, {other!r}])")),
+    "one of": (1.5, ("{X} in {options}", "{X} in {options}", "{X} not in {options}", "{X} != {option!r}")),
+    "pattern": (1.5, ("REGEX({X}, {pattern!r})", "re.fullmatch({pattern!r}, {X})")),
+    "shape": (1.5, ("{X}.{method}()", "INT({X})", "FLOAT({X})", "DATE({X})")),
+    "number": (1.5, ("{number}", "({number} or {X} == {option!r})", "({X} == {option!r} or {number})")),
+    "python": (0.7, ("len(set(str({X}))) > {few}", "even({X})", "few({X})")),
+    "stop": (3, ("STOPS_AT({X}, {phrase!r})", "STOPS_BEFORE({X}, {phrase!r})", "STOPS_AT({X}, [{phrase!r}, {other!r}])",
+        "STOPS_BEFORE({X}, [{phrase!r}, {other!r}])", "STOPS_AT({X}, re.compile({stop!r}))",
+        "STOPS_BEFORE({X}, re.compile({stop!r}))")),
+}  # fmt: skip
+"""Kinds of conditions: how often one is drawn, and its forms."""
+
 PRELUDE = {
     "keep": """\
 def keep(value):
@@ -109,88 +130,20 @@ class Clauses:
         return "(" + f" {joined} ".join(parts) + ")"
 
     def atom(self, plain: bool) -> str:
-        dice, hole = self.dice, self.hole
-        kinds = {
-            "length": 6,
-            "content": 3,
-            "edge": 2,
-            "one of": 1.5,
-            "pattern": 1.5,
-            "shape": 1.5,
-            "number": 1.5,
-            "python": 0.7,
-        }
-        kinds |= {} if plain else {"stop": 3}
-        kinds |= {"given": 1.5} if self.given else {}
-        match dice.choices(list(kinds), list(kinds.values()))[0]:
-            case "length":
-                return self.length()
-            case "content":
-                return f"{dice.choice(PHRASES)!r} {dice.choice(['in', 'not in'])} {hole}"
-            case "edge":
-                some = dice.sample(PHRASES, 2)
-                return dice.choice(
-                    [
-                        f"{hole}.startswith({some[0]!r})",
-                        f"{hole}.endswith({tuple(some)!r})",
-                        f"STARTS_WITH({hole}, {some!r})",
-                        f"ENDS_WITH({hole}, {some!r})",
-                    ]
-                )
-            case "one of":
-                options = dice.sample(OPTIONS, 3)
-                return dice.choice(
-                    [
-                        f"{hole} in {options}",
-                        f"{hole} not in {options}",
-                        f"{hole} != {options[0]!r}",
-                        f"{hole} in {options}",
-                    ]
-                )
-            case "pattern":
-                pattern = dice.choice(PATTERNS)
-                return dice.choice([f"REGEX({hole}, {pattern!r})", f"re.fullmatch({pattern!r}, {hole})"])
-            case "shape":
-                methods = [f"{hole}.{name}()" for name in METHODS]
-                return dice.choice([*methods, f"INT({hole})", f"FLOAT({hole})", f"DATE({hole})"])
-            case "number":
-                return self.number()
-            case "python":
-                return dice.choice([f"len(set(str({hole}))) > {dice.randint(1, 3)}", f"even({hole})", f"few({hole})"])
-            case "given":
-                return self.without_hole()
-        at = dice.choice(["STOPS_AT", "STOPS_BEFORE"])
-        stop = dice.choice(
-            [repr(dice.choice(PHRASES)), repr(dice.sample(PHRASES, 2)), f"re.compile({dice.choice(STOP_PATTERNS)!r})"]
-        )
-        return f"{at}({hole}, {stop})"
-
-    def length(self) -> str:
-        parts = [("WORDS({})", 3), ("SENTENCES({})", 2), ("LINES({})", 2)]
-        counted, most = self.dice.choice([("{}", 9), ("{}", 9), ("{}", 9), *parts])
-        size = f"len({counted.format(self.hole)})"
-        if self.dice.random() < 0.2:
-            size, most = f"{self.hole}.count({self.dice.choice(PHRASES)!r})", 4
-        number = self.dice.randint(1, most)
-        return self.dice.choice(
-            [
-                f"{size} <= {number}",
-                f"{size} < {number + 1}",
-                f"{size} >= {number}",
-                f"{size} == {number}",
-                f"{size} != {number}",
-                f"{number // 2} <= {size} <= {number + 2}",
-            ]
-        )
-
-    def number(self) -> str:
-        """Comparison of a number, guarded by `INT` or `FLOAT`, perhaps with another text as an alternative."""
-        dice, hole = self.dice, self.hole
-        guard, read = dice.choice([("INT({})", "int({})"), ("FLOAT({})", "float({})"), ("INT({})", "int({})")])
-        guarded = f"({guard} and {read} {dice.choice(['<', '<=', '>', '>=', '!='])} {dice.randint(-9, 300)})"
-        other = f"{hole} == {dice.choice(OPTIONS)!r}"
-        ways = [guarded, f"({guarded} or {other})", f"({other} or {guarded})"]
-        return dice.choice(ways).format(hole, hole)
+        dice = self.dice
+        weights = {kind: weight for kind, (weight, _) in ATOMS.items() if not (plain and kind == "stop")}
+        weights |= {"given": 1.5} if self.given else {}
+        kind = dice.choices(list(weights), list(weights.values()))[0]
+        if kind == "given":
+            return self.without_hole()
+        number, (guard, read) = dice.randint(1, 9), dice.choice([("INT", "int"), ("INT", "int"), ("FLOAT", "float")])
+        written = dice.choice(ATOMS[kind][1]).replace("{size}", dice.choice(SIZES)).replace("{number}", NUMBER)
+        return written.format(
+            X=self.hole, phrase=dice.choice(PHRASES), other=dice.choice(PHRASES), options=dice.sample(OPTIONS, 3),
+            option=dice.choice(OPTIONS), pattern=dice.choice(PATTERNS), stop=dice.choice(STOP_PATTERNS),
+            method=dice.choice(METHODS), few=dice.randint(1, 3), low=number // 2, n=number, high=number + 2,
+            guard=guard, read=read, sign=dice.choice(["<", "<=", ">", ">=", "!="]), bound=dice.randint(-9, 300),
+        )  # fmt: skip
 
     def without_hole(self) -> str:
         """Condition that is known before the hole is opened. Operands after a false guard are never evaluated."""
@@ -261,22 +214,14 @@ class Programs:
         prelude = "".join(source for name, source in PRELUDE.items() if name in words)
         read = words - {"count"}
         given = {name: value for name, value in self.given.items() if name in read}
-        chosen = (
-            None
-            if self.yes(0.005)
-            else (dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2]))
-        )
-        return Program(prelude + "\n".join(body), given, options, chosen)
+        scripted = dice.randint(0, 1), dice.choice([0.0, 4.0, 20.0]), dice.choice([None, None, 2])
+        return Program(prelude + "\n".join(body), given, options, None if self.yes(0.005) else scripted)
 
     def options(self) -> dict[str, Any]:
         dice = self.dice
         decoder = dice.choices(["argmax", "sample", "beam", "beam_sample"], [6, 4, 0.6, 0.4])[0]
-        options: dict[str, Any] = {
-            "decoder": decoder,
-            "seed": dice.randint(0, 9),
-            "max_tokens": 10,
-            "max_backtracks": 4,
-        }
+        options: dict[str, Any] = {"decoder": decoder, "seed": dice.randint(0, 9)}
+        options |= {"max_tokens": 10, "max_backtracks": 4}
         if decoder.startswith("beam"):
             options["n"] = dice.choice([1, 2, 2, 3])
         elif decoder == "sample":
@@ -305,8 +250,7 @@ class Programs:
             case "while":
                 return [f"k{depth} = 0", f"while k{depth} < 2:", f"    k{depth} += 1", *inside()]
             case "if":
-                known = [name for name in self.holes if name in "XYZ"]
-                tests = ["flag", "not flag", "most > 3", *(f"{name} == 'a'" for name in known)]
+                tests = ["flag", "not flag", "most > 3", *(f"{name} == 'a'" for name in self.filled)]
                 return [f"if {dice.choice(tests)}:", *inside(), *(["else:", *inside()] if self.yes(0.5) else [])]
             case "try":
                 return ["try:", *inside(), "except lq.ConstraintError:", "    'none'"]
@@ -314,8 +258,7 @@ class Programs:
                 return [dice.choice(["count += 1", "count = most"])]
         before = len(self.holes)
         lines = [self.prompt()]
-        if certain:
-            self.filled += self.holes[before:]
+        self.filled += self.holes[before:] if certain else []
         return lines
 
     def prompt(self) -> str:
@@ -367,13 +310,8 @@ class Programs:
     def typed(self, name: str) -> str:
         dice = self.dice
         if name == "N":
-            some = [
-                f"N < {dice.randint(-5, 90)}",
-                f"N != {dice.randint(0, 9)}",
-                "N in [1, 7, 12]",
-                "N % 2 == 0",
-                "len(N) < 4",
-            ]
+            some = [f"N < {dice.randint(-5, 90)}", f"N != {dice.randint(0, 9)}"]
+            some += ["N in [1, 7, 12]", "N % 2 == 0", "len(N) < 4"]
         elif name == "K":
             some = ["K != 'a'", "len(K) > 1", "K in ['ab', '12', 'b']", "even(K)"]
         else:
