@@ -8,17 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import lmql_lite as lq
 from lmql_lite.apps.chat_command import Conversation
-from lmql_lite.apps.cli import main
 from lmql_lite.models.scripted import ScriptedModel
 from tests.engine.test_path_turns import Chatty, says
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "14_chat.lq"
 ECHO = """
 while message := await input():
     "Q: {message}\\nA:[_NOTE];[ANSWER]\\n" where STOPS_BEFORE(_NOTE, ";") and STOPS_BEFORE(ANSWER, "\\n")
@@ -58,58 +55,11 @@ def answers(capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
     return out.replace("> ", "").splitlines(), err
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "chat.lq"
-        path.write_text(source)
-        return str(path)
-
-    return write
-
-
 def test_the_answers_are_shown_and_no_notes_or_texts_of_the_query(capsys: pytest.CaptureFixture[str]) -> None:
     assert hold(ECHO, ScriptedModel(echoing), "One?", "Zwölf 😀?", "") == 0
     out, err = answers(capsys)
     assert out == ["One?", "Zwölf 😀?", "goodbye"]
     assert err.startswith("2 answers · kept ")
-
-
-def test_the_demo_model_holds_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\nWhat colour is snow?\n\n"))
-    main(["chat", str(EXAMPLE)])
-    out, err = answers(capsys)
-    assert out == ["Paris", "white", "questions answered: 2"]
-    assert err.startswith("2 answers · kept 0 cache, 4 model, 0 draft, 0 forced · ")
-
-
-@pytest.mark.parametrize("lines", [(), ("exit",), ("One?", " exit ", "never read")], ids=["at once", "exit", "later"])
-@pytest.mark.parametrize("typed", [True, False], ids=["typed", "from a file"])
-def test_the_end_of_the_input_or_exit_ends_it(
-    lines: tuple[str, ...], typed: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert hold(ECHO, ScriptedModel(echoing), *lines, typed=typed) == 0
-    out, err = answers(capsys)
-    assert [line for line in out if line] == ["One?"] * (len(lines) > 1)
-    assert f"{'1 answer' if len(lines) > 1 else '0 answers'} · " in err
-
-
-def test_a_query_may_say_goodbye_in_its_own_way(capsys: pytest.CaptureFixture[str]) -> None:
-    source = """
-try:
-    name = input("Who? ")
-except EOFError:
-    name = "nobody"
-return f"goodbye, {name}"
-"""
-    assert hold(source, ScriptedModel("")) == 0
-    assert answers(capsys)[0][-1].endswith("goodbye, nobody")
-
-
-def test_an_empty_line_is_a_message_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
-    source = 'for turn in range(2):\n    "Q: {await input()}\\nA: note; [A]\\n" where STOPS_BEFORE(A, "\\n")\n'
-    assert hold(source, ScriptedModel(echoing), "", "Two?") == 0
-    assert [line for line in answers(capsys)[0] if line] == ["Two?"]
 
 
 class Once(ScriptedModel):
@@ -206,22 +156,6 @@ def test_a_very_long_message_does_not_fit_and_may_be_said_otherwise(capsys: pyte
     assert out[-2:] == ["One?", "goodbye"]
     assert "exceeds the context" in err
     assert TAKEN_BACK in err
-
-
-def test_a_query_that_never_asks_runs_once_with_a_notice(
-    file: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["chat", file('"Say hello:[A]" where A in ["hello"]')])
-    out, err = capsys.readouterr()
-    assert out == "Say hello:hello\n"
-    assert "never calls input(): this runs it once, as lq run does" in err
-
-
-@pytest.mark.parametrize("decoder", ["sample", "beam"])
-def test_there_is_one_conversation_whatever_the_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    body = ECHO.strip().replace("\n", "\n    ")
-    assert hold(f"{decoder}(n=2)\n    {body}\n", ScriptedModel(echoing), "One?", "") == 0
-    assert answers(capsys)[0] == ["One?", "goodbye"]
 
 
 def test_what_the_query_says_for_the_assistant_is_shown_and_what_it_says_for_others_is_not(

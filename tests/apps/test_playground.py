@@ -148,21 +148,8 @@ def test_no_more_runs_than_fit_are_under_way(page: Page) -> None:
 
 # Runaway runs ----------------------------------------------------------------------------------------------------
 
-CRASHES = {
-    "abort": ("import os\nos.abort()", "Crashed", "the interpreter that ran the query crashed: abort (SIGABRT)"),
-    "segmentation fault": ("import ctypes\nctypes.string_at(0)", "Crashed", "a segmentation fault (SIGSEGV)"),
-    "exits at once": ("import os\nos._exit(3)", "Crashed", "ended before the query did, with exit code 3"),
-    "exits": ("import sys\nsys.exit(3)", "Crashed", "the query ended its own interpreter: sys.exit(3)"),
-    "memory": ("x = bytearray(2_000_000_000)", "BudgetError", "the run needs more memory than the 512 MB"),
-    "reads a line": ("x = input()", "InputError", "input() has no line to read"),
-    "reads stdin": ("import sys\nx = sys.stdin.read()", "InputError", "input() has no line to read"),
-    "iterates over stdin": ("import sys\nx = list(sys.stdin)", "InputError", "input() has no line to read"),
-    "prints without end": ("while True:\n    print('x' * 100_000)", "BudgetError", "printed more than the 20,000,000"),
-    "never stops talking": ('for i in range(9000):\n    "{i}"', "BudgetError", "emitted more than 4,000 events"),
-}
 
-
-@pytest.mark.parametrize(("text", "kind", "sentence"), CRASHES.values(), ids=list(CRASHES))
+@cases("apps/playground", "a query that runs away ends with a sentence")
 def test_a_query_that_runs_away_ends_with_a_sentence(page: Page, text: str, kind: str, sentence: str) -> None:
     lines = page.run(f'{text}\n"a[X]" where len(X) < 5')
     assert lines[-1]["kind"] == kind and sentence in lines[-1]["message"]
