@@ -459,9 +459,7 @@ def test_save_as_and_enter_saves(folder: Server, open_tab: Open) -> None:
     assert tab.page.is_hidden("#save-dialog")
 
 
-@pytest.mark.parametrize(
-    "name", ["con", "LPT1.lq", "nul.lmql", "a:b", ".hidden", "../up", "no such folder/x", "x" * 300]
-)
+@pytest.mark.parametrize("name", ["con", "../up"])
 def test_a_name_that_no_file_can_have_is_a_sentence_in_the_dialog(folder: Server, open_tab: Open, name: str) -> None:
     tab = open_tab(folder)
     new(tab, '"new"\n')
