@@ -170,7 +170,7 @@ CHOOSE += 'return "umbrella" if ANSWER == " yes" else "hat"\n'
 RAIN = '[[case]]\nname = "rain"\ninputs.weather = "rainy"\n'
 
 
-@cases("apps/command", "a case that does not hold says why")
+@cases("apps/command_line", "a case that does not hold says why")
 def test_a_case_that_does_not_hold_says_why(shell: Shell, line: str, problem: str) -> None:
     shell.write("choose.lq", CHOOSE)
     ended = shell("test", shell.write("choose.cases.toml", RAIN + line))
@@ -178,7 +178,7 @@ def test_a_case_that_does_not_hold_says_why(shell: Shell, line: str, problem: st
     assert "  FAIL  rain  (line 1)" in ended.out and f"        {problem}" in ended.out.splitlines()
 
 
-@cases("apps/command", "what is no case is a sentence with its place", globals())
+@cases("apps/command_line", "what is no case is a sentence with its place", globals())
 def test_what_is_no_case_is_a_sentence_with_its_place(shell: Shell, cases: str, problem: str, hint: str) -> None:
     shell.write("choose.lq", CHOOSE)
     shell.write("choose.cases.toml", cases)

@@ -45,7 +45,7 @@ def report(folder: str = "r") -> dict[str, Any]:
     return dict(json.loads((Path(folder) / "report.json").read_text()))
 
 
-@cases("apps/eval_bad_input", "a table of another country and a packed file have the same rows", globals())
+@cases("apps/eval", "a table of another country and a packed file have the same rows", globals())
 def test_a_table_of_another_country_and_a_packed_file_have_the_same_rows(name: str, text: str) -> None:
     data = text.encode()
     Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
@@ -57,7 +57,7 @@ def test_a_table_of_another_country_and_a_packed_file_have_the_same_rows(name: s
 CUT = gzip.compress(b'{"word": "x", "target": "a"}\n', mtime=0)[:-9]
 
 
-@cases("apps/eval_bad_input", "a file that cannot be read is refused and leaves no folder", globals())
+@cases("apps/eval", "a file that cannot be read is refused and leaves no folder", globals())
 def test_a_file_that_cannot_be_read_is_refused_and_leaves_no_folder(
     name: str, data: bytes | None, sentence: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_leaves_no_folder(
     assert calls() == 0 and not Path("r").exists()
 
 
-@cases("apps/eval_command", "wrong options are refused in a sentence", globals())
+@cases("apps/eval", "wrong options are refused in a sentence", globals())
 def test_wrong_options_are_refused_in_a_sentence(arguments: list[str], sentence: str) -> None:
     done = lq("q.lq", "d.csv", "-o", "r", *arguments)
     assert done.exit_code == 2 and sentence in done.output
