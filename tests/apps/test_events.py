@@ -55,48 +55,6 @@ def test_every_event_is_a_line_and_the_last_one_is_what_json_says(shell: Shell) 
     )
 
 
-def test_an_error_is_the_last_line_a_report_and_an_exit_code(shell: Shell) -> None:
-    ended = shell("run", shell.write("q.lq", '"a"\n"b[X]" where X == "c" and X[::-1] == "d"'), "--format", "events")
-    last = told(ended.out)[-1]
-    assert ended.code == 4 and ended.err.startswith("q.lq:2:")
-    assert (last["type"], last["kind"], last["span"]["line"]) == ("error", "ConstraintError", 2)
-    assert last["hint"].startswith("raise max_backtracks")
-
-
-@pytest.mark.parametrize(
-    ("source", "code", "kind", "others"),
-    [
-        ('"a[1B]"\n"b{"\n', 3, "QueryError", 1),
-        ('"{place}"\n', 2, "InputError", 0),
-        ('"a"\nx = 1 / 0\n', 1, "ZeroDivisionError", 0),
-        ('"a"\nassert False\n', 4, "AssertionError", 0),
-    ],
-    ids=["compile", "input", "own", "assertion"],
-)
-def test_what_fails_before_or_in_the_run_is_a_line_too(
-    shell: Shell, source: str, code: int, kind: str, others: int
-) -> None:
-    ended = shell("run", shell.write("q.lq", source), "--format", "events")
-    last = told(ended.out)[-1]
-    assert (ended.code, last["kind"], len(last["others"])) == (code, kind, others)
-
-
-def test_what_a_query_prints_is_no_event(shell: Shell) -> None:
-    query = shell.write("q.lq", 'print("mine")\n' + SAY)
-    for form in ("events", "json"):
-        ended = shell("run", query, "--format", form)
-        assert ended.err == "mine\n" and "mine" not in ended.out.replace('print(\\"mine\\")', "")
-    assert shell("run", query).out.startswith("mine\nSay:")
-
-
-def test_values_that_are_no_json_are_told(shell: Shell) -> None:
-    source = 'import datetime\nreturn [float("nan"), {1, 2}, b"a", datetime.date(2026, 1, 2), 2**60, "\\ud800"]\n'
-    query = shell.write("q.lq", source)
-    value = ["NaN", [1, 2], {"base64": "YQ=="}, "2026-01-02", "1152921504606846976", "\ud800"]
-    assert told(shell("run", query, "--format", "events").out)[-1]["value"] == value
-    assert json.loads(shell("run", query, "--json").out)["value"] == value
-
-
 def test_events_come_while_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "q.lq").write_text('import sys\n"one\\n[X]"\nsys.stdin.readline()\n"two\\n"\n', "utf-8")
     process = in_a_process(
