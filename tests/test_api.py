@@ -149,20 +149,6 @@ def test_stream_gives_typed_events_and_its_texts_join_to_the_prompt() -> None:
     assert moves.count("cut") == sum(token.fate == "cut" for token in result.tokens) > 0
 
 
-def test_leaving_a_stream_early_stops_the_run() -> None:
-    model = lq.ScriptedModel("abcdefghijklmnop")
-
-    async def leave() -> int:
-        stream = lq.compile('"[A]"').stream(model=model, session=lq.Session())
-        async for event in stream:
-            if isinstance(event, events.TokenMoved):
-                break
-        await stream.aclose()
-        return model.calls
-
-    assert asyncio.run(leave()) == 1
-
-
 def test_leaving_several_samples_whose_events_wait_for_a_reader_ends_them_all() -> None:
     """A run that had to wait for its reader could not say that it has ended, and so it never did."""
     told = 0

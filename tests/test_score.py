@@ -87,15 +87,6 @@ def test_one_option_and_numbers_are_scored_too(session: lq.Session) -> None:
     assert found.logprobs[0] < 0
 
 
-def test_a_score_can_be_awaited_and_asked_for_inside_a_running_loop(session: lq.Session) -> None:
-    async def both() -> tuple[lq.OptionScores, lq.OptionScores]:
-        blocking = lq.score_sync("It is", OPTIONS, model=noisy(), session=session)
-        return blocking, await lq.score("It is", OPTIONS, model=noisy(), session=session)
-
-    one, other = asyncio.run(both())
-    assert one.logprobs == other.logprobs
-
-
 @pytest.mark.parametrize(
     ("prompt", "options", "sentence"),
     [

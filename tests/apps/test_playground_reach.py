@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import re
@@ -10,16 +9,12 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import lmql_lite as lq
 from tests.apps.playground_server import API, STATIC, Page, Server, ask, ends, is_alive, runs
 from tests.models.api import KEY
 from tests.servers.kinds import OPENAI_CHAT, VLLM
@@ -224,45 +219,6 @@ def test_the_cost_that_a_run_may_have_is_the_servers_to_say() -> None:
         last = page.run('"Say:[A]" where STOPS_AT(A, "\\n")')[-1]
         assert last["kind"] == "BudgetError" and api.requests == 0
         assert server.end() == 0
-
-
-@contextmanager
-def _elsewhere() -> Iterator[tuple[str, list[str | None]]]:
-    """A server that sends everybody to another host; the keys that arrive there."""
-    arrived: list[str | None] = []
-
-    class There(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.headers["Host"].startswith("localhost"):
-                arrived.append(self.headers["Authorization"])
-                self.send_error(404)
-            else:
-                self.send_response(307)
-                self.send_header("Location", f"http://localhost:{self.server.server_address[1]}{self.path}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), There) as listener:
-        thread = threading.Thread(target=listener.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.server_address[1]}/v1", arrived
-        finally:
-            listener.shutdown()
-            thread.join()
-
-
-def test_a_server_that_points_elsewhere_does_not_get_the_key_sent_there() -> None:
-    with _elsewhere() as (base_url, arrived):
-        model = lq.model("openai/x", base_url=base_url, api_key=KEY)
-        with pytest.raises(lq.ModelError):
-            lq.run_sync('"Say:[X]" where STOPS_AT(X, "\\n")', model=model, session=lq.Session())
-        assert not [key for key in arrived if key is not None]
 
 
 # What is kept, and what is said of all this ------------------------------------------------------------------------
