@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import ipaddress
 import pathlib
 import re
@@ -18,7 +19,7 @@ import pydantic
 import pytest
 
 ROOT = pathlib.Path(__file__).parent
-MODULES = (datetime, ipaddress, pathlib, pydantic, re, typing, uuid)
+MODULES = (datetime, functools, ipaddress, pathlib, pydantic, re, typing, uuid)
 NAMES: Mapping[str, Any] = {
     **{module.__name__: module for module in MODULES},
     **{name: getattr(typing, name) for name in ("Annotated", "Any", "Literal")},

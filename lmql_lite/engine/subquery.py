@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lmql_lite.cache.tokens.draws import mix
+from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check
@@ -33,7 +35,7 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
         other = await elsewhere(nested, settings, branch.state.text)
         if other is not None:
             text = other.prompt[len(branch.state.text) :]
-            await _answer(branch, caller, (other.value if nested.returns else text,), is_here=False)
+            await _answer(branch, caller, (other.value if nested.returns else text,), (), is_here=False)
             return
     frame = Frame(branch, nested.program, environment, settings, settings.sampling(), caller)
     frame.held_back = [] if nested.returns or branch.is_guarded else None
@@ -43,16 +45,19 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, elsewhere: Elsewher
 async def return_value(branch: Branch, frame: Frame) -> None:
     """Gives the hole that called a query its value, after the query has ended."""
     assert frame.caller is not None, "a hole has called the query"
-    returned = frame.returned or ()
-    if not returned:
-        for event in frame.held_back or ():
-            branch.say(event)
-    await _answer(branch, frame.caller, returned, is_here=True)
+    await _answer(branch, frame.caller, frame.returned or (), frame.held_back or (), is_here=True)
 
 
-async def _answer(branch: Branch, caller: Caller, returned: tuple[Any, ...], *, is_here: bool) -> None:
+async def _answer(
+    branch: Branch,
+    caller: Caller,
+    returned: tuple[Any, ...],
+    held: Sequence[events.Text | events.MediaShown],
+    *,
+    is_here: bool,
+) -> None:
     """Fills the hole with the value that a query returned, which replaces its text; without one the text stays, and is
-    the value. `is_here`: the query had the model of the run."""
+    the value. `held`: the text that was not emitted yet. `is_here`: the query had the model of the run."""
     op, before = caller.op, caller.before
     value = text = branch.state.text[len(before.text) :]
     if returned:
@@ -62,4 +67,7 @@ async def _answer(branch: Branch, caller: Caller, returned: tuple[Any, ...], *, 
         branch.state = answered(before, branch.state, text, op.name, branch.ledger)
     rest = text if returned else ""
     await check(branch, op, unmet(op, caller.term, text, branch.generator.count), value, text, "the query")
+    if not returned:
+        for event in held:
+            branch.say(event)
     await bind(branch, op.name, value, text, "forced", rest, Returned(text) if is_here else None)

@@ -58,19 +58,7 @@ def test_a_run_that_knows_everything_needs_no_budget_S8(session: lq.Session) -> 
     assert model.requests == 3
 
 
-@pytest.mark.parametrize(
-    ("limits", "sentence"),
-    [
-        ({"max_requests": 0}, "the run may make at most 0 requests, and needs another one"),
-        ({"max_requests": 0, "max_total_tokens": 0}, "may make at most 0 requests"),
-        ({"max_total_tokens": 8}, "the run may use at most 8 tokens, and the next request could bring it to"),
-        (
-            {"max_cost": 1e-6, "prices": (1.0, 2.0)},
-            "the run may cost at most 1e-06, and the next request could bring it to",
-        ),
-    ],
-    ids=["requests", "requests first", "tokens", "cost"],
-)
+@cases("engine/budget", "each limit says what it is and how to go on", globals())
 def test_each_limit_says_what_it_is_and_how_to_go_on(limits: dict[str, Any], sentence: str) -> None:
     model = served()
     with pytest.raises(lq.BudgetError) as caught:

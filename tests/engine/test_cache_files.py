@@ -100,13 +100,6 @@ def test_what_was_said_before_an_error_stays(folder: Path) -> None:
     assert run('"Say:[A]" where len(A) < 9', cache="x.tokens").usage.forward_passes == 0
 
 
-def test_a_file_that_is_no_cache_is_never_overwritten(folder: Path) -> None:
-    (folder / "x.tokens").write_text("my notes, worth more than tokens")
-    with pytest.raises(lq.CacheError):
-        run('"[X]" where len(X) < 3', cache="x.tokens")
-    assert (folder / "x.tokens").read_text() == "my notes, worth more than tokens"
-
-
 def test_sessions_at_once_share_a_file_and_lose_nothing(folder: Path) -> None:
     texts = [f'"Say {number}:[A]" where len(A) < 12' for number in range(6)]
 

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmql_lite as lq
-from lmql_lite.models.scripted import ScriptedTokenizer
 from tests.conftest import examples
 
 PLACES = ["Paris", "Parma", "Padua", "Pavia", "Palermo", "Rome", "Romania", "São Paulo", "Süd"]
@@ -46,36 +45,3 @@ def test_a_token_may_decide_several_branch_points(model: str) -> None:
         source = f'"Where?[X]\\n" where X in {[" " + place for place in PLACES]}'
         result = lq.run_sync(source, model=scorer, session=lq.Session(), decoder="sample", seed=seed)
         assert 0 < (result.usage.forward_passes or 0) <= branch_points(PLACES, result["X"][1:])
-
-
-def test_a_fully_determined_query_costs_no_call_whatever_says_so() -> None:
-    source = """
-"A[W]B[X]C[Y]D[Z]." where (W == "fixed" and X in ["one"] and REGEX(Y, r"(ab){2}é")
-    and Z in ["in", "out"] and Z.startswith("i"))
-"""
-    model = lq.ScriptedModel("")
-    result = lq.run_sync(source, model=model, session=lq.Session())
-    assert result.prompt == "AfixedBoneCababéDin."
-    assert (model.calls, result.usage.forward_passes, result.usage.tokens_from_model) == (0, 0, 0)
-    assert set(result.endings.values()) == {"forced"}
-    assert [token.id for token in result.tokens] == list(ScriptedTokenizer().encode(result.prompt.encode()))
-
-
-def test_text_after_a_choice_is_tokenised_canonically_without_a_call() -> None:
-    tokenizer = ScriptedTokenizer()
-    source = '"Say[X] the[Y] with\\n" where X in [" Option A", " Option B"] and Y == " Option"'
-    for letter in "AB":
-        model = lq.ScriptedModel(f"Say Option {letter} the")
-        result = lq.run_sync(source, model=model, session=lq.Session())
-        assert result.prompt == f"Say Option {letter} the Option with\n"
-        assert model.calls == 1
-        assert [token.id for token in result.tokens] == list(tokenizer.encode(result.prompt.encode()))
-        assert [(token.data, token.source) for token in result.tokens if token.hole == "Y"] == [(b" Option", "forced")]
-
-
-def test_a_common_beginning_of_options_is_tokenised_as_the_model_would_S18() -> None:
-    """`O` alone would be forced, and `Option` could never be said."""
-    model = lq.ScriptedModel("Say Option.", certainty=9)
-    result = lq.run_sync('"Say [X]." where X in ["Option", "Oslo"]', model=model, session=lq.Session())
-    assert [token.data for token in result.tokens if token.hole == "X"] == [b" Option"]
-    assert model.calls == 1

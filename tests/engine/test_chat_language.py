@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine import events
 from tests.engine.test_path_turns import Chatty, says
+from tests.engine.watched import watched
 from tests.tables import cases
 
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{2+2}?"}]
@@ -38,15 +38,7 @@ def test_other_values_and_messages_with_a_format_are_text(place: str, value: Any
     assert lq.run_sync(f'"{place}"', {"v": value}, session=lq.Session()).prompt == text
 
 
-@pytest.mark.parametrize(
-    ("message", "sentence"),
-    [
-        ({"role": "tool", "content": "x"}, "the role 'tool', which does not exist"),
-        ({"role": ["user"], "content": "x"}, "which does not exist"),
-        ({"role": "user", "content": None}, "the content of a message is NoneType, not text"),
-        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "is list, not text"),
-    ],
-)
+@cases("engine/chat_language", "messages that cannot be said are refused where they stand", globals())
 def test_messages_that_cannot_be_said_are_refused_where_they_stand(message: Any, sentence: str) -> None:
     with pytest.raises(lq.InputError, match=sentence) as caught:
         lq.run_sync('"{messages}[X]"', {"messages": [message]}, model=Chatty(says("4.")), session=lq.Session())
@@ -54,12 +46,9 @@ def test_messages_that_cannot_be_said_are_refused_where_they_stand(message: Any,
 
 
 def test_what_is_said_tells_in_whose_turn(session: lq.Session) -> None:
-    async def told(source: str, inputs: dict[str, Any]) -> list[tuple[str | None, str | None, str]]:
-        stream = lq.compile(source).stream(inputs, model=Chatty(says("It is 4.")), session=session)
-        return [(event.role, event.hole, event.text) async for event in stream if isinstance(event, events.Text)]
-
     source = '"{messages}{:assistant}It is [A]" where STOPS_AT(A, ".")'
-    found = asyncio.run(told(source, {"messages": HISTORY}))
+    seen = watched(source, {"messages": HISTORY}, model=Chatty(says("It is 4.")))
+    found = [(event.role, event.hole, event.text) for event in seen if isinstance(event, events.Text)]
     assert found[:3] == [("system", None, "Be brief."), ("user", None, "{2+2}?"), ("assistant", None, "It is ")]
     assert "".join(text for _, hole, text in found if hole == "A") == "4."
 

@@ -11,6 +11,7 @@ import pydantic
 import pytest
 
 import lmql_lite as lq
+from tests.tables import cases
 
 
 @dataclasses.dataclass
@@ -33,46 +34,7 @@ def written(text: str, annotation: Any, *, model: Any = None, **options: Any) ->
 RAW = {"type": "string"}
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text", "value"),
-    [
-        (list[str], r'["it\u2019s"]', ["it’s"]),
-        (Note, r'{"t": "caf\u00e9"}', Note("café")),
-        (Note, r'{"t": "caf\u00E9"}', Note("café")),
-        (list[str], r'["http:\/\/x.org\/a"]', ["http://x.org/a"]),
-        (dict[str, int], r'{"caf\u00e9": 1, "b\/": 2}', {"café": 1, "b/": 2}),
-        (
-            Named,
-            r'{"name": "Jos\u00e9", "tags": ["\ud83d\ude00", "\u0041\u00DF"]}',
-            Named(name="José", tags=["😀", "Aß"]),
-        ),
-        (RAW, r'"\u0022\u005c\u002f\u0008\u000c\u000a\u000d\u0009\u0000\u001f\u007f"', '"\\/\b\f\n\r\t\0\x1f\x7f'),
-        (RAW, r'"\"\\\/\b\f\n\r\t"', '"\\/\b\f\n\r\t'),
-        (RAW, '"\x7f\u2028\uffff"', "\x7f\u2028\uffff"),
-        (RAW, r'"\\u00e9"', r"\u00e9"),
-        (RAW, r'"\uD83D\uDE00\u20ac"', "😀€"),
-        ({"type": "string", "maxLength": 4}, r'"caf\u00e9"', "café"),
-        ({"type": "string", "minLength": 4, "maxLength": 4}, r'"\ud83d\ude00\u0061\n\u00e9"', "😀a\né"),
-        ({"type": "string", "pattern": "^[a-zé]+$"}, r'"caf\u00e9"', "café"),
-        ({"type": "string", "pattern": "^[0-9]{2}/[0-9]{2}$"}, r'"1\u0032\/31"', "12/31"),
-        (list[Literal["café", "cafè"]], r'["caf\u00e8", "caf\u00e9"]', ["cafè", "café"]),
-        ({"enum": ["a\nb", "a\tb", "a\u00a0b"]}, r'"a\u0009b"', "a\tb"),
-        ({"enum": ["a\nb", "a\tb", "a\u00a0b"]}, r'"a\u00a0b"', "a\u00a0b"),
-        ({"const": "José Ω"}, r'"Jos\u00e9 \u03a9"', "José Ω"),
-        (
-            {"type": "object", "properties": {"é": RAW, "è": RAW}, "additionalProperties": False},
-            r'{"\u00e8": "x\u00e9"}',
-            {"è": "xé"},
-        ),
-        ({"type": "object", "patternProperties": {"^é+$": RAW}}, r'{"\u00e9\u00e9": "\/"}', {"éé": "/"}),
-        ({"type": "string", "format": "date"}, r'"2024-\u00305-03"', "2024-05-03"),
-        (list[int | str], r'[1, "\u0031"]', [1, "1"]),
-        (str | int, r'"\u0035"', "5"),
-        (Annotated[dict[str, list[str]], "note"], r'{"\u0061": ["\u0062"]}', {"a": ["b"]}),
-        (Any, r'{"\u0061": [null, {"b": "\u0063\/"}]}', {"a": [None, {"b": "c/"}]}),
-    ],
-    ids=str,
-)
+@cases("engine/json_escapes", "an escape that the model writes is its character", globals())
 @pytest.mark.parametrize(
     "options", [{}, {"cache": False}, {"decoder": "beam", "n": 2}], ids=["plain", "uncached", "beams"]
 )
@@ -87,26 +49,7 @@ def test_half_a_character_is_never_written(text: str) -> None:
     assert written(text, RAW, max_tokens=60).encode()
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (dict[str, int], '{"a": 1, "a": 2}'),
-        (dict[str, int], r'{"a": 1, "\u0061": 2}'),
-        (dict[str, dict[str, int]], '{"b": {"a": 1, "a": 2}, "b": {}}'),
-        (list[dict[str, str]], '[{"a": "x"}, {"a": "y", "a": "z"}]'),
-        (
-            {"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}}, "additionalProperties": False},
-            '{"a": null, "b": null, "a": null}',
-        ),
-        (
-            {"type": "object", "patternProperties": {"^k[0-9]$": {"type": "integer"}}, "additionalProperties": False},
-            '{"k1": 1, "k1": 2, "k1": 3}',
-        ),
-        (dict[bool, int], '{"true": 1, "true": 2, "false": 3, "true": 4}'),
-        ({"type": "object"}, '{"a": 1, "a": {"a": 1, "a": 1}}'),
-    ],
-    ids=str,
-)
+@cases("engine/json_escapes", "a key does not occur twice", globals())
 def test_a_key_does_not_occur_twice(annotation: Any, text: str) -> None:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs), pairs

@@ -16,6 +16,7 @@ from lmql_lite.engine.forms import Way
 from lmql_lite.engine.plan import Plan
 from lmql_lite.models.base import CompletionRequest
 from tests.servers.scored import ScoredCompleter
+from tests.tables import cases
 from tests.test_examples import EXAMPLES, INPUTS
 
 ABLE: dict[str, dict[str, Any]] = {
@@ -64,17 +65,7 @@ def test_holes_of_one_segment_have_one_number_S16() -> None:
     assert [hole.segment for hole in plan.holes] == [1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("source", "later"),
-    [
-        ('"a[X]b[Y]" where Y in [X, "c"]', ('Y in [X, "c"]',)),
-        ('items = []\nitems.append("b")\n"a[Y]" where Y in items', ("Y in items",)),
-        ('"a[Y]" where len(Y) < limit', ("len(Y) < limit",)),
-        ('from x import P\n"a[Y: P]" where Y.age > 3', ("P", "Y.age > 3")),
-        ('"a[Y]" distribution Y in options', ("options",)),
-    ],
-    ids=["an earlier hole", "a list that changes", "an input", "a type", "options"],
-)
+@cases("engine/plan", "what only a run finds out is said to be so", globals())
 def test_what_only_a_run_finds_out_is_said_to_be_so(source: str, later: tuple[str, ...]) -> None:
     assert planned(source).holes[-1].later == later
 

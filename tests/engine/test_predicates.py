@@ -10,25 +10,8 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.engine import events
 from lmql_lite.models.base import ScoreRequest
-from lmql_lite.models.scripted import WORDS
-
-PRIME = """
-def is_prime(number):
-    return number > 1 and all(number % other for other in range(2, number))
-
-"""
-
-
-def test_argmax_goes_on_until_python_accepts(session: lq.Session) -> None:
-    model = lq.ScriptedModel("pick 12", certainty=9, seed=3)
-    source = PRIME + '"pick [X]" where X in [str(n) for n in range(10, 20)] and is_prime(int(X))\nreturn int(X)'
-    result = lq.run_sync(source, model=model, session=session)
-    assert result.value in (11, 13, 17, 19)
-    rejected = [token for token in result.tokens if token.fate == "rejected"]
-    assert rejected and result.usage.wasted_tokens == len(rejected)
-    assert result.prompt == f"pick {result.value}"
+from tests.engine.watched import shown
 
 
 def test_the_ways_not_gone_are_taken_best_first(session: lq.Session) -> None:
@@ -106,13 +89,6 @@ def test_a_choice_behind_a_shared_token_was_drawn_again_until_the_limit(
     assert [result["X"] for result in runs] == [wanted] * 3
 
 
-def test_draws_end_when_every_value_was_refused() -> None:
-    model = lq.ScriptedModel("aaaa", certainty=0)
-    source = 'sample(max_backtracks=1000)\n    "[X]"\nwhere X in ["a", "b", "c"] and str.upper(X) == "D"'
-    with pytest.raises(lq.ConstraintError, match="the last of 3 values"):
-        lq.run_sync(source, model=model, seed=1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["", "(top_k=3)"])
 def test_what_is_left_out_of_further_draws_leaves_the_others_as_likely_as_they_were(policy: str) -> None:
@@ -130,57 +106,14 @@ def test_what_is_left_out_of_further_draws_leaves_the_others_as_likely_as_they_w
         assert abs(seen[value] / runs - share) < 4 * math.sqrt(max(share * (1 - share), 0.01) / runs) + 0.02
 
 
-def test_a_condition_over_several_holes_is_judged_at_the_last_one_S20(session: lq.Session) -> None:
-    model = lq.ScriptedModel("1+1=2", certainty=12)
-    source = '"[A]+[B]" where A in ["1", "2"] and B in ["1", "2"] and int(A) + int(B) == 3'
-    result = lq.run_sync(source, model=model, session=session)
-    assert int(result["A"]) + int(result["B"]) == 3
-
-
-@pytest.mark.parametrize("decoder", ["argmax", "sample"])
-def test_cache_on_off_and_warm_reject_alike(decoder: str, session: lq.Session) -> None:
-    model = lq.ScriptedModel("", certainty=0, seed=11)
-    source = """
-def total(text):
-    return sum(text.encode())
-"go[X]" where len(X) == 3 and total(X) % 5 == 0
-"-[Y]" where len(Y) == 2
-"""
-    query = lq.compile(source)
-    runs = [
-        query.run_sync(model=model, session=session, decoder=decoder, seed=2, cache=cache)
-        for cache in (False, True, True, False)
-    ]
-    assert len({run.prompt for run in runs}) == 1
-    assert len({tuple((token.id, token.fate) for token in run.tokens) for run in runs}) == 1
-    assert runs[2].usage.forward_passes == 0
-
-
-def test_when_no_value_is_left_or_the_limit_is_reached_the_clause_is_named(session: lq.Session) -> None:
-    model = lq.ScriptedModel("abc")
-    with pytest.raises(lq.ConstraintError, match=r'`str.upper\(X\) == "Z"`: the last of 2 values') as caught:
-        lq.run_sync('"[X]" where X in ["a", "b"] and str.upper(X) == "Z"', model=model, session=session)
-    assert caught.value.span is not None and caught.value.span.source == 'str.upper(X) == "Z"'
-    with pytest.raises(lq.ConstraintError, match="the last of 4 values"):
-        lq.run_sync('"[X]" where len(X) == 3 and str.upper(X) == "Z"', model=model, session=session, max_backtracks=3)
-    with pytest.raises(lq.ConstraintError, match="the only possible value was 'a'"):
-        lq.run_sync('"[X]" where X == "a" and str.upper(X) == "Z"', model=model, session=session)
-
-
 def test_an_exception_in_a_condition_is_the_users(session: lq.Session) -> None:
     with pytest.raises(ZeroDivisionError):
         lq.run_sync('"[X]" where X == "a" and 1 / (len(X) - 1) > 0', model=lq.ScriptedModel("a"), session=session)
 
 
-def test_nothing_is_shown_that_may_still_be_rejected_S33(session: lq.Session) -> None:
-    model = lq.ScriptedModel("pick 12", certainty=9, seed=3)
-    query = lq.compile('"pick [X]" where X in ["12", "13", "14"] and str.upper(X) == "13"')
-
-    async def shown() -> list[str]:
-        stream = query.stream(model=model, session=session)
-        return [event.text async for event in stream if isinstance(event, events.Text)]
-
-    assert asyncio.run(shown()) == ["pick ", "13"]
+def test_nothing_is_shown_that_may_still_be_rejected_S33() -> None:
+    source = '"pick [X]" where X in ["12", "13", "14"] and str.upper(X) == "13"'
+    assert shown(source, model=lq.ScriptedModel("pick 12", certainty=9, seed=3)) == ["pick ", "13"]
 
 
 # On the way ------------------------------------------------------------------------------------------------------
@@ -223,121 +156,7 @@ def test_argmax_leaves_a_hopeless_way_at_once() -> None:
     assert not any(longer != text and longer.startswith(text) for text in hopeless for longer in early.value)
 
 
-def test_none_cannot_tell_yet_and_at_the_end_is_no_yes(session: lq.Session) -> None:
-    model = lq.ScriptedModel("ab34", certainty=9)
-    source = """
-asked = []
-def last_is_digit(text, final):
-    asked.append((text, final))
-    return text[-1].isdigit() if final or {} else None
-"[X]" where len(X) == 4 and last_is_digit(X)
-return asked
-"""
-    result = lq.run_sync(source.format("False"), model=model, session=session)
-    assert result.value == [("a", False), ("ab", False), ("ab3", False), ("ab34", True)]
-    with pytest.raises(lq.ConstraintError, match=r"`never\(X\)`: the last of 3 values"):
-        source = 'def never(text, final):\n    return None\n"[X]" where len(X) == 2 and never(X)'
-        lq.run_sync(source, model=model, session=session, max_backtracks=2)
-
-
-def test_giving_up_on_the_way_is_a_backtrack_and_the_error_shows_the_text_so_far(session: lq.Session) -> None:
-    model = lq.ScriptedModel("ab34", certainty=9)
-    source = 'def short(text, final):\n    return len(text) < 3\n"[X]" where len(X) == 4 and short(X)'
-    with pytest.raises(lq.ConstraintError, match=r"the last of 4 values was '...'\n"):
-        lq.run_sync(source, model=model, session=session, max_backtracks=3)
-    with pytest.raises(lq.ConstraintError, match=r"the only possible value was '...'\n"):
-        lq.run_sync(source, model=model, session=session, max_backtracks=0)
-
-
-def test_only_what_stands_for_certain_is_asked_about(session: lq.Session) -> None:
-    source = """
-asked = []
-def log(text, final):
-    asked.append(text)
-    return True
-"[X]" where STOPS_BEFORE(X, "xyz") and log(X)
-return asked
-"""
-    assert lq.run_sync(source, model=lq.ScriptedModel("abxyxyz"), session=session).value == ["a", "ab", "abxy", "abxy"]
-    assert lq.run_sync(source, model=lq.ScriptedModel("a😀xyz"), session=session).value == ["a", "a😀", "a😀"]
-
-
-def test_a_condition_on_the_way_may_read_earlier_holes_and_await(session: lq.Session) -> None:
-    source = """
-async def differ(first, second, final=True):
-    return all(a != b for a, b in zip(first, second))
-"[A]-[B]-[C]" where len(A) == 3 and len(B) == 3 and len(C) == 2 and differ(A, B)
-"""
-    result = lq.run_sync(source, model=lq.ScriptedModel("abc-abc-de", certainty=9), session=session)
-    assert result["A"] == "abc" and all(a != b for a, b in zip(result["A"], result["B"], strict=True))
-    rejected = b"".join(token.data for token in result.tokens if token.fate == "rejected")
-    assert rejected
-
-
-def test_a_function_that_names_final_itself_is_left_alone(session: lq.Session) -> None:
-    source = """
-asked = []
-def log(text, final):
-    asked.append((text, final))
-    return True
-"[X]" where len(X) == 2 and {}
-return asked
-"""
-    for call in ("log(X, final=7)", "log(X, 7)", "log(*(X, 7))", "log(X, **dict(final=7))", "(log or 0)(X, 7)"):
-        result = lq.run_sync(source.format(call), model=lq.ScriptedModel("ab"), session=session)
-        assert result.value == [("ab", 7)], call
-
-
-def test_a_condition_over_holes_of_one_segment_is_judged_at_the_last_S20(session: lq.Session) -> None:
-    model = lq.ScriptedModel("1+1=2;", certainty=12, words=(*WORDS, b"+1", b"=2"))
-    source = '"[A]+[B]=[C];" where A in ["1", "2"] and B in ["1", "2"] and int(A) + int(B) == int(C) and len(C) == 1'
-    result = lq.run_sync(source, model=model, session=session)
-    assert result.prompt == "1+1=2;"
-
-
 # Beside parts that guide -----------------------------------------------------------------------------------------
-
-
-def is_even(text: str) -> bool:
-    return text.isdigit() and int(text) % 2 == 0
-
-
-def test_a_stop_in_a_disjunction_with_python_stops_S13(session: lq.Session) -> None:
-    source = '"[X]" where (STOPS_AT(X, ";") and is_even(X[:-1])) or X == "none"'
-    for says, value in (("34;5", "34;"), ("none", "none")):
-        result = lq.run_sync(source, {"is_even": is_even}, model=lq.ScriptedModel(says), session=session)
-        assert result["X"] == value
-    source = source.replace("STOPS_AT", 'REGEX(X, "[0-9];") and STOPS_AT')
-    refused = lq.run_sync(source, {"is_even": is_even}, model=lq.ScriptedModel("5;", certainty=9), session=session)
-    assert refused["X"] == "none" or is_even(refused["X"].rstrip(";"))
-    assert [token for token in refused.tokens if token.fate == "rejected"]
-
-
-@pytest.mark.parametrize(
-    ("where", "says", "value"),
-    [
-        ('REGEX(X, r"[a-c]+") and len(X) == 2 or len(X) == 3 and f(X)', "ab", "ab"),
-        ('(REGEX(X, r"[a-c]{2}") or len(X) == 3 and f(X)) and len(X) < 4', "xyz", "xyz"),
-        ("(f(X) and INT(X) or DATE(X)) and len(X) < 11", "2024-02-29", "2024-02-29"),
-        ("(len(WORDS(X)) == 2 or f(X)) and len(X) == 5", "a bcd", "a bcd"),
-        ('(f(X) or STARTS_WITH(X, ["q"])) and len(X) == 2', "qr", "qr"),
-    ],
-)
-def test_each_part_of_a_mixed_condition_is_judged_as_it_reads(
-    session: lq.Session, where: str, says: str, value: str
-) -> None:
-    source = f"""
-asked = []
-def f(text):
-    asked.append(text)
-    return text == "xyz"
-"[X]." where {where}
-return asked
-"""
-    result = lq.run_sync(source, model=lq.ScriptedModel(says), session=session)
-    assert result["X"] == value
-    # as in Python, what comes after a part that decides is not asked
-    assert result.value in ([], [value])
 
 
 def test_what_guides_in_a_mixed_condition_keeps_the_model_from_what_no_part_allows(session: lq.Session) -> None:
@@ -359,23 +178,3 @@ def test_a_function_of_where_inside_python_is_refused_with_its_place() -> None:
         assert caught.value.span is not None and caught.value.span.line == 3
     with pytest.raises(lq.QueryError, match="a bound on the tokens"):
         lq.compile('def f(text):\n    return True\n"[X]" where len(TOKENS(X)) == 2 or f(X)')
-
-
-@pytest.mark.parametrize(
-    "where",
-    ['not (REGEX(X, "a.*") or odd(X))', "not (odd(X) or len(WORDS(X)) != 1)", "not (INT(X) and X.isalpha() or odd(X))"],
-)
-def test_not_before_a_mix_of_python_and_words_of_where_was_refused(where: str) -> None:
-    options = ["abc", "ab", "bcd", "bc", "1"]
-    source = f'def odd(text):\n    return len(text) % 2 == 1\n"[X]" where {where} and X in {options}'
-    assert lq.run_sync(source, model=lq.ScriptedModel("abc"), session=lq.Session())["X"] in ("ab", "bc")
-
-
-def test_a_text_that_int_made_a_number_is_named_where_python_wants_a_text() -> None:
-    with pytest.raises(
-        lq.ConstraintError, match=r"reads \[X\], which is then the number \d+: 'int' object is not"
-    ) as caught:
-        lq.run_sync('"[X]" where INT(X) and len(set(X)) > 1', model=lq.ScriptedModel("12"))
-    assert caught.value.hint == "write str(X) for its text"
-    query = '"[X]" where INT(X) and len(set(str(X))) > 1'
-    assert lq.run_sync(query, model=lq.ScriptedModel("12 and"))["X"] == 12

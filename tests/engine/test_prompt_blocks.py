@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: p
 from lmql_lite.models.transformers.blocks import BlockModel  # noqa: E402
 from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 from tests.models.test_transformers import HEADS, LAYERS, SHAPE, save, tokenizer  # noqa: E402
+from tests.tables import cases  # noqa: E402
 
 FIRST = "Pack the brown stick at last, a week at the sea is what it is sticky for. " * 2
 SECOND = "What is a good dad joke? Things at the sea, and a stick to pack for a week. " * 2
@@ -268,15 +269,7 @@ def test_a_text_without_blocks_counts_under_a_policy_too(model: TransformersMode
 
 
 @pytest.mark.parametrize("policy", ["rotate", "rotate(behind=8)", "blend(0.1)"])
-@pytest.mark.parametrize(
-    "query",
-    [
-        '"{question}\\nRead: {block(one)}\\nA:[X]"',
-        '"Answer from the text. {question}\\n{block(one)}[X]"',
-        '"{:user}{question} {block(one)}{:assistant}[X]"',
-        '"Of {name}: {question} {block(one)}\\n[X]"',
-    ],
-)
+@cases("engine/prompt_blocks", "a document after the question is prefilled once", globals())
 def test_a_document_after_the_question_is_prefilled_once(folder: Path, policy: str, query: str) -> None:
     (folder / "chat_template.jinja").write_text(CHAT)
     model, session = TransformersModel.load(folder), lq.Session()

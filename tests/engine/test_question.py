@@ -11,18 +11,6 @@ from tests.servers.lettered import LetteredCompleter
 from tests.servers.scored import ScoredCompleter
 
 
-@pytest.mark.parametrize(("most", "text"), [(1, "abcd"), (2, "abcdefgh"), (3, "abcdefghij")])
-def test_max_tokens_counts_four_bytes_of_a_servers_text_as_one(most: int, text: str) -> None:
-    model = ScoredCompleter(lq.ScriptedModel("Say:abcdefghij"))
-    assert lq.run_sync('"Say:[X]"', model=model, max_tokens=most, session=lq.Session())["X"] == text
-
-
-@pytest.mark.parametrize(("clause", "text"), [("<= 2", "abcdefgh"), ("== 1", "abcd"), ("> 2", "abcdefghij")])
-def test_tokens_of_a_server_are_four_characters_each(clause: str, text: str) -> None:
-    model = ScoredCompleter(lq.ScriptedModel("Say:abcdefghij"))
-    assert lq.run_sync(f'"Say:[X]" where len(TOKENS(X)) {clause}', model=model, session=lq.Session())["X"] == text
-
-
 def test_a_character_of_several_tokens_fits_where_one_token_is_left() -> None:
     """Such a hole failed after three requests: none had room for the character."""
     for seed in range(10):
@@ -65,12 +53,3 @@ def test_a_rejected_value_is_replaced_under_a_grammar(able: dict[str, int], seed
     assert lq.run_sync(PRIME, model=model, session=session)["X"] == result["X"]
     assert model.requests == asked, "what replaced a rejected value is known"
     assert lq.run_sync(PRIME, model=model, session=lq.Session(), cache=False)["X"] == result["X"]
-
-
-def test_values_that_python_rejects_end_at_max_backtracks_or_where_none_is_left() -> None:
-    source = '"A prime: [X]." where INT(X) and 90 <= int(X) <= 96 and int(X) < 0 + len(X)'
-    model = ScoredCompleter(lq.ScriptedModel("A prime: 94."), takes_languages=True)
-    with pytest.raises(lq.ConstraintError, match="the last of 7 values"):
-        lq.run_sync(source, model=model, session=lq.Session())
-    with pytest.raises(lq.ConstraintError, match="the last of 3 values"):
-        lq.run_sync(source, model=model, session=lq.Session(), max_backtracks=2)

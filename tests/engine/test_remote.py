@@ -34,29 +34,6 @@ def served(script: Any, **able: Any) -> ScoredCompleter:
     return ScoredCompleter(lq.ScriptedModel(script), **able)
 
 
-@pytest.mark.parametrize("source", [TEMPLATE, LOOP], ids=["template", "loop"])
-def test_one_stream_serves_all_holes_that_it_has_guessed_right(source: str, session: lq.Session) -> None:
-    model = served(LIST)
-    result = lq.run_sync(source, model=model, session=session)
-    assert result.prompt.startswith("A list of things:\n- Sun\n- Hat\n- Map\n")
-    assert model.requests == result.usage.requests == 1
-    assert result.usage.forward_passes is None
-    assert model.said <= (result.usage.tokens_from_model or 0) + 3, (
-        "the stream is closed when its reader has what it wants"
-    )
-
-
-def test_a_second_run_asks_for_nothing(session: lq.Session) -> None:
-    model = served(LIST)
-    first = lq.run_sync(LOOP, model=model, session=session)
-    second = lq.run_sync(LOOP, model=model, session=session)
-    assert model.requests == 1
-    assert second.prompt == first.prompt
-    assert second.usage.requests == 0
-    assert second.usage.tokens_from_cache == first.usage.tokens_from_model
-    assert (second.usage.prompt_tokens, second.usage.received_tokens) == (0, 0)
-
-
 def test_a_second_process_asks_for_nothing(tmp_path: Path) -> None:
     file = str(tmp_path / "list.tokens")
     first = lq.run_sync(LOOP, model=served(LIST), session=lq.Session(), cache=file)
@@ -77,22 +54,6 @@ def test_without_a_cache_each_hole_asks_for_itself_S7(session: lq.Session) -> No
     assert result.usage.wasted_tokens == 0
 
 
-def test_text_that_differs_from_what_the_model_guessed_is_asked_for_from_there(session: lq.Session) -> None:
-    model = served(LIST)
-    source = '"A list of things:\\n-[A]*[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")'
-    result = lq.run_sync(source, model=model, session=session)
-    assert result["A"] == " Sun\n"
-    assert model.requests == 2
-    assert model.prompts[1][0].text == "A list of things:\n- Sun\n*"
-
-
-def test_the_models_own_tokens_serve_a_template_that_cuts_elsewhere_S11(session: lq.Session) -> None:
-    """It says "\\n- " in one token, the template "\\n" in one hole, "-" as text, " " in the next."""
-    model = ScoredCompleter(lq.ScriptedModel("x\n- y\n- z\n", words=(b"\n- ",)))
-    result = lq.run_sync('"[A]-[B]" where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n")', model=model, session=session)
-    assert (result["A"], result["B"], model.requests) == ("x\n", " y\n", 1)
-
-
 def test_a_longer_prompt_on_a_known_text_is_known_S11(session: lq.Session) -> None:
     model = served(LIST)
     lq.run_sync(LOOP, model=model, session=session)
@@ -106,50 +67,6 @@ def test_other_conditions_reuse_what_was_said_freely_law_2(session: lq.Session) 
     lq.run_sync(LOOP, model=model, session=session)
     narrower = lq.run_sync('"A list of things:\\n-[A]" where len(A) < 4', model=model, session=session)
     assert (narrower["A"], model.requests) == (" Su", 1)
-
-
-def test_a_token_that_does_not_fit_gives_way_to_the_best_that_the_server_told(session: lq.Session) -> None:
-    model = served("Colour: red\n", alternatives=5)
-    source = '"Colour:[C]" where STOPS_AT(C, "\\n") and not "r" in C and len(C) < 6'
-    first = lq.run_sync(source, model=model, session=session)
-    assert "r" not in first["C"]
-    asked = model.requests
-    second = lq.run_sync(source, model=model, session=session)
-    assert (second["C"], model.requests) == (first["C"], asked), "what was decided is remembered as a verdict (S1)"
-
-
-def test_without_alternatives_the_error_says_what_the_server_said(session: lq.Session) -> None:
-    model = served("Colour: red\n")
-    with pytest.raises(lq.ModelError, match=r"\[C\] cannot go on after ' ': there served/scripted writes 'r'"):
-        lq.run_sync('"Colour:[C]" where not "r" in C and len(C) < 6', model=model, session=session)
-
-
-def test_options_are_known_as_soon_as_only_one_is_left(session: lq.Session) -> None:
-    model = served("We choose Option A with a lot of context\n")
-    source = """
-"We choose[OPTION]" where OPTION in [
-    " Option A with a whole lot of extra context", " Option B with context", " Another"
-]
-"""
-    result = lq.run_sync(source, model=model, session=session)
-    assert result["OPTION"] == " Option A with a whole lot of extra context"
-    assert model.requests == 1
-    assert model.said <= 5, "after ' A' the rest is forced, and the stream is closed"
-    assert result.usage.tokens_forced
-
-
-def test_a_tools_output_that_the_model_guessed_costs_no_request(session: lq.Session) -> None:
-    model = served("Q: 2+2?\ncall add\nresult: 4\nSo it is 4.\n")
-    source = """
-async def add():
-    return {answer}
-"Q: 2+2?\\n[CALL]" where STOPS_AT(CALL, "\\n")
-"result: {{await add()}}\\n[ANSWER]" where STOPS_AT(ANSWER, "\\n")
-"""
-    right = lq.run_sync(source.format(answer=4), model=model, session=session)
-    assert (right["ANSWER"], model.requests) == ("So it is 4.\n", 1)
-    lq.run_sync(source.format(answer=5), model=model, session=session)
-    assert model.requests == 2, "another answer is asked for from there"
 
 
 def test_equal_requests_in_flight_are_one(session: lq.Session) -> None:
@@ -262,14 +179,6 @@ def test_greedy_text_never_answers_a_draw_nor_a_draw_a_greedy_question_S1(sessio
     assert model.requests == 2
 
 
-def test_a_predicate_makes_it_say_something_else(session: lq.Session) -> None:
-    model = ScoredCompleter(lq.ScriptedModel("", certainty=0, seed=8), alternatives=5)
-    source = '"Say:[A]" where len(A) == 3 and sum(A.encode()) % 2 == 0'
-    result = lq.run_sync(source, model=model, session=session)
-    assert sum(result["A"].encode()) % 2 == 0
-    assert any(token.fate == "rejected" for token in result.tokens) or sum(result["A"].encode()) % 2 == 0
-
-
 @pytest.mark.parametrize("continues", [True, False], ids=["continues", "wrapped"])
 def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool, session: lq.Session) -> None:
     script = "A good dad joke.\nQ: Why?\nA: Because.\n"
@@ -289,67 +198,11 @@ def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool
     assert model.prompts[1][1].text == f"{result['J']}\nA:"
 
 
-def test_end_of_text_that_comes_too_early_is_no_value(session: lq.Session) -> None:
-    model = served("Say: a")
-    with pytest.raises(lq.ModelError, match="ends the text, which its condition forbids"):
-        lq.run_sync('"Say:[A]" where len(A) > 4', model=model, session=session)
-
-
-def test_endings_and_logprobs_are_told(session: lq.Session) -> None:
-    model = served("Say: a")
-    result = lq.run_sync('"Say:[A]"', model=model, session=session)
-    assert result.endings["A"] == "end-of-text"
-    assert all(token.logprob is not None and token.logprob <= 0 for token in result.tokens if token.hole)
-    warm = lq.run_sync('"Say:[A]"', model=model, session=session)
-    assert [token.logprob for token in warm.tokens] == [token.logprob for token in result.tokens]
-    assert warm.endings == result.endings
-
-
 # Servers that take grammars ------------------------------------------------------------------------------------------
 
 
 PLAIN = (b" the", b"- ")
 """No token that runs past the end of a line: a server under a grammar says none (S17)."""
-
-
-def test_a_whole_template_is_one_request_that_ends_by_itself_S17(session: lq.Session) -> None:
-    model = ScoredCompleter(lq.ScriptedModel(LIST, words=PLAIN), takes_languages=True)
-    result = lq.run_sync(TEMPLATE, model=model, session=session)
-    assert result.prompt == "A list of things:\n- Sun\n- Hat\n- Map\n"
-    assert model.requests == 1
-    assert result.usage.wasted_tokens == 0
-    assert result.usage.completion_tokens == model.said, "nothing was broken off"
-    assert model.sent[0].pushed is not None
-
-
-def test_a_loop_is_still_one_stream(session: lq.Session) -> None:
-    model = served(LIST, takes_languages=True)
-    lq.run_sync(LOOP, model=model, session=session)
-    assert model.requests == 1
-    assert model.sent[0].pushed is None
-
-
-def test_of_holes_whose_grammar_is_too_large_for_the_server_the_first_are_held() -> None:
-    model = served("a yes" + "abcd" * 9, takes_languages=True, most_rules=12)
-    source = '"a[X][Y]" where X in [" yes", " no"] and REGEX(Y, "([a-d]{4}){9}")'
-    result = lq.run_sync(source, model=model, session=lq.Session())
-    assert (result["X"], result["Y"]) == (" yes", "abcd" * 9)
-    assert [request.pushed is not None for request in model.sent] == [True, False]
-
-
-def test_options_that_it_would_not_have_said_are_one_request(session: lq.Session) -> None:
-    model = served("We choose nothing at all\n", takes_languages=True)
-    result = lq.run_sync('"We choose[O]" where O in [" alpha", " beta", " gamma"]', model=model, session=session)
-    assert result["O"] in (" alpha", " beta", " gamma")
-    assert model.requests == 1
-
-
-def test_what_is_forced_at_its_beginning_is_left_to_a_server_that_is_held_to_it(session: lq.Session) -> None:
-    model = served("We choose nothing at all\n", takes_languages=True)
-    source = '"We choose[O]." where O in ["Option alpha", "Option beta"]'
-    result = lq.run_sync(source, model=model, session=session)
-    assert result["O"] in ("Option alpha", "Option beta")
-    assert (model.prompts[0][0].text, model.sent[0].begin) == ("We", " choose")
 
 
 def test_what_was_said_under_a_grammar_is_a_verdict_and_no_free_text_S1(session: lq.Session) -> None:
@@ -457,12 +310,6 @@ def test_a_text_is_not_known_as_a_turn_S29(session: lq.Session) -> None:
     lq.run_sync('"Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
     lq.run_sync('"{:user}Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
     assert model.requests == 2
-
-
-def test_a_model_without_turns_says_so(session: lq.Session) -> None:
-    with pytest.raises(lq.ModelError, match=r"has no turns, so \{:user\} has no meaning") as caught:
-        lq.run_sync('"{:user}a[B]"', session=session)
-    assert caught.value.span is not None
 
 
 COLOURS = "Colour: red\nShade: dark\nColour: blue\n"

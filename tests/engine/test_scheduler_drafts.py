@@ -9,6 +9,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
+from tests.engine.watched import watched
 
 TOOL = """
 import asyncio
@@ -142,17 +143,9 @@ def test_accepted_guesses_are_told_with_their_tokens(session: lq.Session) -> Non
     query, model = lq.compile(ROWS), rows_model()
     query.run_sync({"name": "Ada"}, model=model, session=session)
 
-    async def watched() -> tuple[int, lq.Result]:
-        drafts = 0
-        async for event in query.stream({"name": "Edsger"}, model=model, session=session):
-            if isinstance(event, events.TokenMoved) and event.token.source == "draft":
-                drafts += 1
-            if isinstance(event, events.Finished):
-                return drafts, event.result
-        raise AssertionError
-
-    drafts, result = asyncio.run(watched())
-    assert drafts == result.usage.draft_accepted
+    *seen, finished = watched(ROWS, {"name": "Edsger"}, model=model, session=session)
+    drafts = sum(isinstance(event, events.TokenMoved) and event.token.source == "draft" for event in seen)
+    assert isinstance(finished, events.Finished) and finished.result.usage.draft_accepted == drafts
     assert drafts > 10
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.models.base import Capabilities, CompletionRequest, Prompt, Scored, StreamPiece
+from tests.tables import cases
 
 WORDS = [b" sun", b" sea", b" hat", b" map", b" red", b" tea", b" ice", b" oak"]
 
@@ -80,19 +81,7 @@ def test_short_runs_before_changed_the_requests_and_the_text_of_a_seed(able: dic
     assert asyncio.run(after(Seeded(**able), [SHORT] * 5, source, cache=False))[0]["A"] == fresh["A"]
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        LONG.replace("900", "30"),
-        LONG.replace("sample", "sample(max_tokens=4)"),
-        query('"LONG:[A]"', "len(A) < 30"),
-        query('"LONG: sun[A]"', "len(A) < 30"),
-        query('"LONG:[A]"\n"then[B]"', "len(A) < 900"),
-        query('"LONG:[A]"', "len(A) < 900", "sample(temperature=0.5)"),
-        query('"LONG:[A]"', "len(A) < 900", "argmax"),
-        "sample(n=3)" + LONG.removeprefix("sample"),
-    ],
-)
+@cases("engine/seeded_requests", "a part of a draw that is known is not continued by another draw", globals())
 @pytest.mark.parametrize("able", KINDS, ids=str)
 def test_a_part_of_a_draw_that_is_known_is_not_continued_by_another_draw(before: str, able: dict[str, Any]) -> None:
     fresh, _ = asyncio.run(after(Seeded(**able), []))

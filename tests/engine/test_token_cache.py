@@ -15,6 +15,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.cache.tokens.tree_file import TreeFile
 from lmql_lite.engine.settings import checked
+from tests.tables import cases
 
 COUNT = '"Say:[A]" where len(A) == 6\n"Then:[B]" where len(B) == 6'
 SAMPLE = f"sample(seed=3, temperature=2.0)\n{COUNT}"
@@ -124,27 +125,7 @@ def test_durable_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PRAGMA synchronous = FULL" in said
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: lq.TokenCache(7), "cache= is the name of a file; this is 7"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache(b"x"), "cache= is the name of a file; this is b'x'"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache(True), "cache= is the name of a file; this is True"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache(""), "'' is not the name of a file"),
-        (lambda: lq.TokenCache("a\0b"), "is not the name of a file"),
-        (lambda: lq.TokenCache("x", max_bytes=0), "at least 1; this is 0"),
-        (lambda: lq.TokenCache("x", max_bytes=-5), "at least 1; this is -5"),
-        (lambda: lq.TokenCache("x", max_bytes=True), "this is True"),
-        (lambda: lq.TokenCache("x", max_bytes=1e9), "this is 1000000000.0"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache("x", max_file_bytes=0), "max_file_bytes must be a whole number of bytes, at least 1"),
-        (lambda: lq.TokenCache(max_file_bytes=9), "max_file_bytes needs a file, and none is named"),
-        (lambda: lq.TokenCache("x", durable=1), "durable must be True or False; this is 1"),  # type: ignore[arg-type]
-        (lambda: lq.TokenCache(durable=True), "durable=True needs a file"),
-        (lambda: checked({"cache": 3.5}), "the name of a file or a TokenCache; this is 3.5"),
-        (lambda: checked({"cache": b"x.tokens"}), "the name of a file or a TokenCache; this is b'x.tokens'"),
-        (lambda: checked({"cache": ""}), "'' is not the name of a file"),
-    ],
-)
+@cases("engine/token_cache", "what is no cache is told so", {"lq": lq, "checked": checked})
 def test_what_is_no_cache_is_told_so(make: Any, sentence: str) -> None:
     with pytest.raises(lq.InputError) as caught:
         make()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import lmql_lite as lq
 from lmql_lite.apps.cli import lq as command
 from lmql_lite.errors import InputError, ModelError
+from tests.tables import cases
 
 QUERY = """
 "{document}\\nQ: {question}\\nA:[A]\\nB:[B]" where len(TOKENS(A)) <= 6 and len(TOKENS(B)) <= 5
@@ -29,19 +30,7 @@ def texts(query: str, inputs: dict[str, str] | None = None, **options: Any) -> l
     return [(each.prompt, each.value) for each in (found if isinstance(found, list) else [found])]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        QUERY,
-        "sample(temperature=1.2, n=2)\n" + QUERY,
-        "beam(n=2)\n" + QUERY,
-        "var(b=2)\n" + QUERY,
-        '"{document}{question}[X]" distribution X in [" yes", " no", " yes and no"]',
-        '"{document}{question}"\nreturn (await context.score([" yes", " no", " yes and no"])).best',
-        '"{document}{question}[X: int][Y]" where len(TOKENS(Y)) <= 3',
-        "\"{document}{question}[X]\" where len(TOKENS(X)) <= 4 and 'e' in X.lower()",
-    ],
-)
+@cases("engine/use_caches", "the text is that of a cached run", globals())
 def test_the_text_is_that_of_a_cached_run(query: str) -> None:
     for inputs in (*INPUTS, INPUTS[0]):
         assert texts(query, inputs, seed=7) == texts(query, inputs, seed=7, use_caches=False)

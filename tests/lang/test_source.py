@@ -9,6 +9,7 @@ import pytest
 from lmql_lite.errors import InputError
 from lmql_lite.lang.query import parse
 from lmql_lite.lang.source import Source
+from tests.tables import cases
 
 
 def test_a_span_is_a_piece_of_the_text():
@@ -29,15 +30,7 @@ def test_the_path_may_be_a_string(tmp_path):
     assert Source.from_file(str(tmp_path / "q.lq")).text == "x"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b'"a"\n"\xff"\n', "'{path}' is not UTF-8: line 2, byte 2 is 0xff"),
-        (b"\xff\xfea\x00", "'{path}' is not UTF-8: line 1, byte 1 is 0xff"),
-        (b"a\nb\0", "'{path}' holds a NUL character"),
-        (b"\xed\xa0\x80", "'{path}' is not UTF-8: line 1, byte 1 is 0xed"),
-    ],
-)
+@cases("lang/source", "what is no text", globals())
 def test_what_is_no_text(tmp_path, content, sentence):
     path = tmp_path / "q.lq"
     path.write_bytes(content)

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import lmql_lite as lq
 from lmql_lite.engine import events
-from lmql_lite.engine.session import Session
 from lmql_lite.observe.alternatives import alternatives
+from tests.engine.watched import watched
 
 LIST = '"A list of things not to forget when going to the sea (not travelling): \\n- Sunglasses \\n"\n'
 CHOSEN = LIST + 'for i in range(3):\n    "-[THING]" where STOPS_AT(THING, "\\n") and "o" not in THING\n'
 GUESSED = LIST + 'for i in range(8):\n    "-[THING]" where STOPS_AT(THING, "\\n")\n'
 
 
-def told(source: str) -> list[events.Event]:
-    async def run() -> list[events.Event]:
-        return [event async for event in lq.compile(source).stream({}, session=Session())]
-
-    return asyncio.run(run())
-
-
 def test_a_better_token_that_a_clause_forbids_is_told_with_that_clause() -> None:
     forbidden = {}
-    for event in told(CHOSEN):
+    for event in watched(CHOSEN):
         if isinstance(event, events.TokenMoved) and event.choosable is not None:
             others = alternatives(event.choosable, 8)
             assert [other.logprob for other in others] == sorted((other.logprob for other in others), reverse=True)
@@ -35,7 +25,7 @@ def test_a_better_token_that_a_clause_forbids_is_told_with_that_clause() -> None
 
 
 def test_guesses_that_were_told_and_not_come_by_are_those_of_the_ledger() -> None:
-    run = told(GUESSED)
+    run = watched(GUESSED)
     guessed = {event.node for event in run if isinstance(event, events.Guessed)}
     come_by = {event.node for event in run if isinstance(event, events.TokenMoved) and event.token.fate == "kept"}
     (done,) = [event for event in run if isinstance(event, events.Finished)]

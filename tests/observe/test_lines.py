@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from contextlib import suppress
@@ -22,6 +21,8 @@ from lmql_lite.errors import InputError, Span
 from lmql_lite.observe.codecs import Wrong
 from lmql_lite.observe.lines import Line, Lines, as_object, read, read_line, record_of
 from lmql_lite.tokens import Fate, Source, Token
+from tests.engine.watched import watched
+from tests.tables import cases
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NAMES = st.sampled_from(["X", "P(X)", "é"])
@@ -112,28 +113,14 @@ def test_a_place_is_read_with_the_lines_that_it_covers(span: Span) -> None:
     assert as_object(told) == found
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("q.lq", "q.lq"),
-        ("a/q.lq", "a/q.lq"),
-        ("/home/me/q.lq", "q.lq"),
-        ("C:\\me\\q.lq", "q.lq"),
-        ("\\\\host\\share\\q.lq", "q.lq"),
-        ("<query>", "<query>"),
-    ],
-)
+@cases("observe/lines", "where a file is on a disk is not told", globals())
 def test_where_a_file_is_on_a_disk_is_not_told(name: str, told: str) -> None:
     assert as_object(events.HoleOpened("X", Span(name, "[X]", 0, 3)))["span"]["file"] == told
 
 
 def test_all_events_of_a_run_come_back(session: lq.Session) -> None:
-    async def seen() -> list[events.Event]:
-        query = lq.compile('"Say é:[X]\\n[N: int]" where STOPS_AT(X, "\\n")')
-        model = lq.ScriptedModel("Say é: 😀\n42\n")
-        return [event async for event in query.stream(model=model, session=session)]
-
-    told = asyncio.run(seen())
+    source, model = '"Say é:[X]\\n[N: int]" where STOPS_AT(X, "\\n")', lq.ScriptedModel("Say é: 😀\n42\n")
+    told = watched(source, model=model)
     lines = Lines()
     file = io.BytesIO("".join(lines.line(event).text() for event in told).encode())
     back = list(read(file, "x.lqrun"))
@@ -188,51 +175,13 @@ def test_a_newer_schema_is_refused_with_the_remedy() -> None:
     assert refused.value.hint == "install a newer lmql-lite"
 
 
-BROKEN: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "it is empty"),
-    "a query": (b'"Say:[X]"\n', "it is not an object with a schema"),
-    "binary": (b"\xf4LQ\x01\n", "it is not JSON"),
-    "another object": (b'{"ok": true}\n', "it is not an object with a schema"),
-    "a schema that is none": (line(schema="1"), "it is not an object with a schema"),
-    "nan": (line(ms=0).replace(b'"ms": 0', b'"ms": NaN'), "it is not JSON"),
-    "nested deeply": (b'{"schema": 1, "x": ' + b"[" * 200_000 + b"\n", "it is not JSON|nested too deeply"),
-    "a missing field": (line(text=...), "text: it has no field 'text'"),
-    "a wrong field": (line(text=3), "text: 3 is not text"),
-    "a wrong state": (line(state="zero"), 'text: "zero" is not a whole number'),
-    "a number for a flag": (line(type="started", model="", decoder="", seed=1, returns=1), "1 is not true or false"),
-    "no such fate": (
-        line(type="token", id=1, source="model", fate="eaten", logprob=None, node=2, parent=1),
-        '"eaten" is none of kept, cut',
-    ),
-    "half a character": (
-        line(type="token", id=1, source="model", fate="kept", logprob=None, node=2, parent=1, text="\ud800"),
-        "its text has half a character",
-    ),
-    "bytes that are none": (
-        line(type="token", id=1, source="model", fate="kept", logprob=None, node=2, parent=1, base64="?"),
-        "its bytes are not base64",
-    ),
-    "no run": (line(run=...), "it has no field 'run'"),
-    "a first line that is not the first": (line(seq=4), "its number is 4, and 0 was to come: lines are missing"),
-}
-
-
-@pytest.mark.parametrize(("data", "sentence"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_no_recording_is_refused_with_the_reason(data: bytes, sentence: str) -> None:
+@cases("observe/lines", "what is no recording is refused with the reason", globals())
+def test_what_is_no_recording_is_refused_with_the_reason(name: str, data: bytes, sentence: str) -> None:
     with pytest.raises(InputError, match=rf"^'x.lqrun' is not a recording of a run: .*({sentence})"):
         reading(data)
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
-        ((line(), line(seq=2)), "line 2: its number is 2, and 1 was to come"),
-        ((line(), line(seq=0)), "line 2: its number is 0, and 1 was to come"),
-        ((line(), line(seq=1, run="r2")), "line 2: it belongs to another run"),
-        ((line(), b"{}\n", line(seq=2)), "line 2: it is not an object with a schema"),
-    ],
-    ids=["gap", "twice", "two runs", "damage"],
-)
+@cases("observe/lines", "a recording with a hole in it is refused", globals())
 def test_a_recording_with_a_hole_in_it_is_refused(lines: tuple[bytes, ...], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         reading(*lines)

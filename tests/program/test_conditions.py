@@ -153,27 +153,10 @@ def test_a_number_too_large_for_a_float_is_no_value(prompt: str) -> None:
         lq.run_sync(prompt, model=lq.ScriptedModel("9" * 400 + "."), session=lq.Session())
 
 
-GUIDED = """
-X.upper() == 'YES'
-X.strip().upper() != 'A'
-X.upper().strip() == 'A'
-'a' in X.lower()
-'ab' in X.upper()
-'AB' in X.upper()
-X.lower().startswith('a')
-X.lower().startswith(('ab','s'))
-X.strip().startswith('a')
-X.strip().startswith('a ')
-X.strip().endswith(' b')
-X.lstrip().endswith(' b')
-X.rstrip().startswith('a ')
-X.strip().startswith('')
-'' in X.lower()
-""".strip().splitlines()
 LETTERS = "aAbBsS ,iıK\u212a"
 
 
-@pytest.mark.parametrize("text", GUIDED)
+@cases("program/conditions", "cases and strips hold for the texts of which python says so")
 def test_cases_and_strips_hold_for_the_texts_of_which_python_says_so(text: str) -> None:
     """Letters that several letters become, such as ß for SS, are left out, and Python judges the opposite."""
     found = condition(text)

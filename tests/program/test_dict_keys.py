@@ -42,12 +42,7 @@ class Pair(NamedTuple):
     x: int
 
 
-@pytest.mark.parametrize(
-    "key",
-    [tuple[int, int], tuple[str, ...], Pair, Model, Point, frozenset[int], list[int], dict[str, int], None, Place,
-     Literal[1, 2], Literal[1], Literal[None], tuple[int, int] | None],
-    ids=str,
-)  # fmt: skip
+@cases("program/dict_keys", "a key that is no text is refused when the query is compiled", globals())
 def test_a_key_that_is_no_text_is_refused_when_the_query_is_compiled(key: Any) -> None:
     model = lq.ScriptedModel('J: {"1": 5}\n')
     with pytest.raises(ConstraintError, match="cannot be spelled as text") as caught:

@@ -47,15 +47,7 @@ def test_a_type_without_a_finite_value_is_refused(annotation: Any) -> None:
         lq.run_sync('"J:[X: T]"', {"T": annotation}, model=lq.ScriptedModel("J:"))
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (Chain, '{"after": null}'),
-        (Tree, '{"branches": []}'),
-        (Chain, '{"after": {"after": null}}'),
-        (Named, '{"minItems": {"minItems": null, "required": 1}, "required": 2}'),
-    ],
-)
+@cases("program/endless_types", "a type that may end is not refused", globals())
 def test_a_type_that_may_end_is_not_refused(annotation: Any, text: str) -> None:
     value = lq.run_sync('"J:[X: T]"', {"T": annotation}, model=lq.ScriptedModel("J:" + text)).variables["X"]
     assert value == annotation.model_validate_json(text)

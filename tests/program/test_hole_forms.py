@@ -89,24 +89,8 @@ def test_groups_of_exceptions_hold_no_prompt() -> None:
 # What may come after a hole -----------------------------------------------------------------------------------------
 
 
-FLOWS = {
-    "a return in a finally": ('try:\n    "[A]"\n    return\nfinally:\n    pass\n"[B]"', {"A", "B"}),
-    "a break in two finally": (
-        'for x in [1]:\n    try:\n        try:\n            "[A]"\n            break\n'
-        '        finally:\n            "[B]"\n    finally:\n        "[C]"\n"[D]"',
-        {"D"},
-    ),
-    "a loop": ('for x in [1]:\n    "[A]"\n"[B]"', {"B"}),
-    "a loop that ends": ('while True:\n    "[A]"\n    if A:\n        break\n    "[B]"', {"A", "B"}),
-    "a handler": ('try:\n    "[A]"\n    "[B]"\nexcept E:\n    pass', {"A", "B"}),
-    "a manager": ('with m:\n    "[A]"\n    "[B]"', {"A", "B"}),
-    "a case": ('"[A]"\nmatch A:\n    case "a":\n        "[B]"\n    case _:\n        "[C]"', {"A", "B", "C"}),
-    "an else": ('for x in y:\n    "[A]"\n    break\nelse:\n    "[B]"', {"A", "B"}),
-}
-
-
-@pytest.mark.parametrize(("source", "last"), FLOWS.values(), ids=FLOWS)
-def test_a_clause_is_enforced_at_each_hole_that_may_be_the_last_S20(source: str, last: set[str]) -> None:
+@cases("program/hole_forms", "a clause is enforced at each hole that may be the last S20")
+def test_a_clause_is_enforced_at_each_hole_that_may_be_the_last_S20(why: str, source: str, last: set[str]) -> None:
     names = sorted({each.name for each in holes(source)})
     clause = " < ".join(f"len({name})" for name in names)
     lines = "".join(f"    {line}\n" for line in source.splitlines())
@@ -114,18 +98,6 @@ def test_a_clause_is_enforced_at_each_hole_that_may_be_the_last_S20(source: str,
     assert {hole.name for hole in found if hole.conditions} == last
 
 
-FOLLOWING = {
-    '"[A] b"': " b",
-    '"[A] b{c} d"': " b",
-    'if c:\n    "[A]"\n" d"': " d",
-    'if c:\n    "[A]"\nelse:\n    "x"\n" d"': " d",
-    'while c:\n    "[A]"\n    break\n" d"': " d",
-    'for x in y:\n    "[A]"\n" d"': "",
-    'with m:\n    "[A]"\n" d"': "",
-    '"[A]"\nx = 1\n" d"': "",
-}
-
-
-@pytest.mark.parametrize(("source", "following"), FOLLOWING.items(), ids=FOLLOWING)
+@cases("program/hole_forms", "the text that always follows a hole S18")
 def test_the_text_that_always_follows_a_hole_S18(source: str, following: str) -> None:
     assert holes(source)[0].following.decode() == following

@@ -40,16 +40,7 @@ def test_a_format_of_a_schema_allows_the_text(name: str, text: str) -> None:
     assert lq.run_sync('"J: [X: T]\\n"', {"T": schema}, model=model).variables["X"] == [text]
 
 
-@pytest.mark.parametrize(
-    ("schema", "text", "found"),
-    [
-        ({"type": "string", "format": "date"}, "2023-02-30", "2023-02-20"),
-        ({"type": "string", "format": "date", "pattern": "^2024"}, "2024-02-29", "2024-02-29"),
-        ({"format": "date-time", "maxLength": 10}, "2024-02-29T10:00", "2024-02-29"),
-        ({"enum": [{"format": "date"}]}, "", {"format": "date"}),
-    ],
-    ids=str,
-)
+@cases("program/json_times", "a format of a schema guides", globals())
 def test_a_format_of_a_schema_guides(schema: dict[str, Any], text: str, found: Any) -> None:
     schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
     model = lq.ScriptedModel(f'J: ["{text}"]\n')

@@ -6,14 +6,11 @@ import itertools
 import re
 from collections.abc import Mapping
 
-import pytest
-
 from lmql_lite.constraints import terms
 from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.terms import (
     And,
     Choice,
-    Constant,
     Length,
     Stop,
     Term,
@@ -68,15 +65,7 @@ def test_a_search_for_a_phrase_says_what_containing_it_says() -> None:
         assert satisfies(term("re.search('aB', X)"), value.encode()) == satisfies(contains(b"aB"), value.encode())
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1 < count() < len(X)", And((Constant(True), Length(3, None)))),
-        ("3 < count() < len(X)", Constant(False)),
-        ("1 < count() in KNOWN < len(X)", And((Constant(True), Constant(False)))),
-        ("None is not count() != 5 > len(X)", And((Constant(True), Constant(True), Length(0, 4)))),
-    ],
-)
+@cases("program/operators", "the middle of a chain is evaluated once", vars(terms))
 def test_the_middle_of_a_chain_is_evaluated_once(text: str, expected: Term) -> None:
     calls: list[int] = []
 

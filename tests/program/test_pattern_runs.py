@@ -2,68 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
-import re
-
 import pytest
 
 import lmql_lite as lq
+from tests.properties.plain_where import FUNCTIONS
+from tests.tables import cases
 
 
-def is_date(text: str) -> bool:
-    return bool(datetime.date.fromisoformat(text)) and len(text) == 10
-
-
-PYTHON = {
-    "re": re,
-    "REGEX": lambda text, pattern: bool(re.fullmatch(pattern, text)),
-    "INT": lambda text: str(int(text)) == text,
-    "FLOAT": lambda text: bool(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text)) and isinstance(float(text), float),
-    "DATE": is_date,
-    "CHARS": list,
-    "WORDS": str.split,
-    "SENTENCES": lambda text: re.split(r"(?<=[.!?])\s+", text.strip()) if text.strip() else [],
-    "STARTS_WITH": lambda text, options: text.startswith(tuple(options)),
-    "ENDS_WITH": lambda text, options: text.endswith(tuple(options)),
-}
-CONDITIONS = (
-    'REGEX(X, r"[a-z]+@[a-z]+[.]com")',
-    'REGEX(X, r"(?:cat|dog)s?( and [^\\n]{3,8})?")',
-    'REGEX(X, r"\\w+é.{2}") and len(X) < 9',
-    "INT(X) and len(X) < 7",
-    "FLOAT(X)",
-    "DATE(X)",
-    'DATE(X) and X.startswith("20") and X.endswith("-29") and not "-0" in X',
-    "0 <= int(X) < 120",
-    "int(X) < -5 or int(X) in [3, 17]",
-    "not int(X) in range(-1000, 1000)",
-    'X.startswith(("The ", "A ")) and X.endswith(".") and len(X) < 20',
-    'STARTS_WITH(X, ["a", "b"]) and ENDS_WITH(X, ["y", "z"]) and not X.islower()',
-    "X.isdigit() and len(X) == 3",
-    'X.isupper() and " " in X and len(X) <= 8',
-    "X.isidentifier() and not X.isascii() and len(X) < 6",
-    're.fullmatch("[ab]*", X) and not re.fullmatch("(ab)*", X) and len(X) == 6',
-    're.search("[0-9]{2}", X) and len(X) < 12',
-    're.search("^The .*end$", X) and not re.search("  ", X) and len(X) < 20',
-    're.match("a|b", X) is not None and re.search("z", X, re.I) is None and len(X) < 6',
-    'X.strip().lower() in ["yes", "no"] and len(X) < 6',
-    'X.lower() == "maybe" and X != "maybe" and not X.isupper()',
-    "X in 'abracadabra' and len(X) in (3, 5, 7)",
-    "len(X.split()) == 3 and len(X) < 16",
-    "2 <= len(WORDS(X)) < 5 and len(CHARS(X)) < 20",
-    "len(SENTENCES(X)) == 2 and len(WORDS(X)) > 3 and len(X) < 40",
-    'len(X) < 12 and (X.isalpha() or X.isspace() or re.fullmatch("[0-9]-[0-9]", X) is not None)',
-)
-
-
-@pytest.mark.parametrize("condition", CONDITIONS)
+@cases("program/pattern_runs", "the value meets its condition in python")
 @pytest.mark.parametrize("following", ["", ".", "\\n- next"])
 def test_the_value_meets_its_condition_in_python(condition: str, following: str, session: lq.Session) -> None:
     """Law 3, S18, S19: a model that says anything at all, the best and two random draws of it."""
     for decoder, seed in (("argmax", 1), ("sample", 2), ("sample", 3)):
         source = f'{decoder}(max_tokens=40)\n    import re\n    "So: [X: str]{following}"\nwhere\n    {condition}\n'
         result = lq.run_sync(source, model=lq.ScriptedModel("", certainty=0, seed=seed), session=session, seed=seed)
-        assert eval(condition, {**PYTHON, "X": result["X"]}), result["X"]
+        assert eval(condition, {**FUNCTIONS, "X": result["X"]}), result["X"]
         assert result.prompt == f"So: {result['X']}{following}".replace("\\n", "\n")
 
 

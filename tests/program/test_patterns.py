@@ -88,32 +88,14 @@ def test_a_pattern_that_is_written_out_is_tried_before_anything_runs(text: str, 
     assert caught.value.span is not None and caught.value.span.source == part
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "sentence"),
-    [
-        ("REGEX(X, v)", "(?=a)", "ahead or behind"),
-        ("REGEX(X, v)", re.compile("a{30000}"), "20,000 steps"),
-        ("int(X) < v", 10**400, "120 digits"),
-        ("int(X) in v", [3, -(10**400)], "120 digits"),
-        ("int(X) in v", range(10**400), "120 digits"),
-    ],
-)
+@cases("program/patterns", "a value that cannot be followed is refused with its clause", globals())
 def test_a_value_that_cannot_be_followed_is_refused_with_its_clause(text: str, value: object, sentence: str) -> None:
     with pytest.raises(ConstraintError, match=sentence) as caught:
         term(f"'a' in X and {text}", {"v": value})
     assert caught.value.span is not None and caught.value.span.source == text
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("INT(X, 3)", "INT(X)"),
-        ("REGEX('a', X)", 'REGEX(X, r"[a-z]+")'),
-        ("REGEX(X, X)", 'REGEX(X, r"[a-z]+")'),
-        ("STARTS_WITH(X)", 'STARTS_WITH(X, ["a", "b"])'),
-        ("REGEX(X, 'a', flags=2)", 'REGEX(X, r"[a-z]+")'),
-    ],
-)
+@cases("program/patterns", "a function that is called wrongly is shown rightly", globals())
 def test_a_function_that_is_called_wrongly_is_shown_rightly(text: str, hint: str) -> None:
     with pytest.raises(QueryError, match="takes a hole") as caught:
         condition(f"len(X) < 3 and {text}")

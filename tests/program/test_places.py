@@ -212,15 +212,7 @@ class Doubled32(pydantic.BaseModel):
     age: Annotated[int, Field(gt=45, lt=47), pydantic.AfterValidator(lambda age: age * 2)]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "where", "wanted", "mended"),
-    [
-        (list[str], "'a' in X", '["b", "c", "d"]', Annotated[list[str], Field(max_length=3)]),
-        (Doubled, "X.age == 92", '{"age": 311111}', Doubled32),
-        (Trimmed, "len(X.name) == 40", '{"name": "abc"}', Long),
-        (Trimmed, "X.name.startswith('ABBA')", '{"name": "abc"}', Shouted),
-    ],
-)
+@cases("program/places", "a condition that only python judges ends with a remedy that works", globals())
 def test_a_condition_that_only_python_judges_ends_with_a_remedy_that_works(
     annotation: Any, where: str, wanted: str, mended: Any
 ) -> None:

@@ -19,52 +19,9 @@ from lmql_lite.program.ops import Hole
 from lmql_lite.program.symbols import MADE
 from lmql_lite.program.where import TEXT
 from tests.properties.plain_where import FUNCTIONS
+from tests.tables import rows
 
-ATOMS = """
-len(X) < 3
-len(X) >= v
-v < len(X)
-1 < len(X) <= v
-len(X) in range(1, 4)
-len(X) % 2 == 0
-len(WORDS(X)) == 1
-X in ['a', 'ab', '12']
-X != 'a'
-X == w
-'a' in X
-'b' not in X
-X.startswith('a')
-X.endswith(('b', '2'))
-X.isdigit()
-not X.isspace()
-X.lower() == 'ab'
-X.upper() in ['AB', 'B']
-X.upper().startswith('A')
-'A' in X.upper()
-X.strip() == 'a'
-X.title() == 'Ab'
-X.casefold() == 'ab'
-X.count('a') == 1
-X.count('') > 2
-X[0] == 'a'
-X[:1] in ['a', '1']
-INT(X)
-DATE(X)
-REGEX(X, '[0-9a]*')
-STARTS_WITH(X, ['a', '1'])
-int(X) < 10
-int(X) != 7
-int(X) in [1, 5, 12]
-0 < int(X) < 100
-float(X) > 1.5
-float(X) == 12
-re.search('a|1', X)
-re.fullmatch('[ab]*', X) is None
-pattern.search(X)
-f(X)
-n == 3
-v
-""".strip().splitlines()
+ATOMS = [atom for (atom,) in rows("program/where_meaning", "atoms of a clause")]
 GIVEN: Mapping[str, Any] = {
     **FUNCTIONS,
     "n": 3,

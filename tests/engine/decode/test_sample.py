@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.engine import events
+from tests.engine.watched import watched
 from tests.servers.kinds import VLLM
 from tests.servers.stub import serving
 
@@ -37,12 +36,10 @@ def test_each_result_is_repeated_by_its_seed(session: lq.Session) -> None:
         assert samples(session, seed=result.seed)[0].prompt == result.prompt
 
 
-def test_the_first_sample_is_that_of_a_single_run(session: lq.Session) -> None:
-    assert samples(session, seed=7)[0].prompt in [result.prompt for result in samples(session, n=3, seed=7)]
-
-
 def test_the_best_comes_first(session: lq.Session) -> None:
-    scores = [result.score for result in samples(session, n=5, seed=3)]
+    found: Any = lq.run_sync(f"sample(n=5, seed=3)\n{QUERY}", model=model(), session=session)
+    scores = [result.score for result in found]
+    assert len(scores) == 5 and samples(session, seed=3)[0].score in scores
     assert scores == sorted(scores, reverse=True)
     assert scores[0] < 0
 
@@ -69,17 +66,6 @@ def test_questions_of_all_samples_are_one_call_of_the_model(session: lq.Session)
     lq.run_sync(QUERY, model=counted, decoder="sample", n=4, seed=1, session=session, speculate=False)
     assert calls[0] == 1  # all begin at one place
     assert max(calls) > 1
-
-
-def test_the_header_says_how_many(session: lq.Session) -> None:
-    found: Any = lq.run_sync(f"sample(n=2, seed=1)\n    {QUERY.replace(' where', chr(10) + 'where')}", session=session)
-    assert len(found) == 2
-
-
-def test_what_one_sample_raises_ends_all(session: lq.Session) -> None:
-    source = '"Pack:[A]" where len(A) < 5\nif len(A) >= 0: raise KeyError("no")'
-    with pytest.raises(KeyError):
-        lq.run_sync(source, model=model(), decoder="sample", n=3, session=session)
 
 
 FAILING = '"Pack:[A]" where len(A) == 3\nif A[0] > "i":\n    "[B]" where len(B) == 6\nraise KeyError(A)'
@@ -116,36 +102,14 @@ def test_a_replay_of_samples_that_raise_missed_what_the_others_had_asked(tmp_pat
         assert outcomes[0] == outcomes[1]
 
 
-def test_a_reader_that_leaves_leaves_nothing_behind(session: lq.Session) -> None:
-    asyncio.run(_leaves(session))
-
-
-async def _leaves(session: lq.Session) -> None:
-    query = lq.compile(QUERY)
-    before = len(asyncio.all_tasks())
-    async with aclosing(query.stream(model=model(), decoder="sample", n=3, session=session)) as stream:
-        async for event in stream:
-            if isinstance(event, events.HoleOpened):
-                break
-    await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) == before
-
-
-def test_events_say_of_which_sample_they_are(session: lq.Session) -> None:
-    asyncio.run(_events(session))
-
-
-async def _events(session: lq.Session) -> None:
-    query, texts, finished = lq.compile(QUERY), ["", "", ""], None
-    async with aclosing(query.stream(model=model(), decoder="sample", n=3, seed=2, session=session)) as stream:
-        async for event in stream:
-            if isinstance(event, events.Text):
-                texts[event.state] += event.text
-            if isinstance(event, events.Finished):
-                finished = event
-    assert finished is not None
+def test_events_have_the_number_of_their_sample() -> None:
+    *seen, finished = watched(QUERY, model=model(), decoder="sample", n=3, seed=2)
+    texts = ["", "", ""]
+    for event in seen:
+        if isinstance(event, events.Text):
+            texts[event.state] += event.text
+    assert isinstance(finished, events.Finished) and finished.result == finished.results[0]
     assert sorted(texts) == sorted(result.prompt for result in finished.results)
-    assert finished.result == finished.results[0]
 
 
 def test_all_samples_spend_from_one_budget(session: lq.Session) -> None:

@@ -25,7 +25,9 @@ from lmql_lite.cache.tokens.rows import (
     unpacked_answer,
 )
 from tests.servers.scored import ScriptedCompleter
+from tests.tables import cases
 
+SERVER = ScriptedCompleter("Say:ab-c!")
 LETTERS = '"Say:[A]-[B]!" where REGEX(A, "[ab]{2}") and REGEX(B, "[abc]")'
 
 
@@ -127,26 +129,7 @@ def test_outcomes_survive_a_recording_of_json_lines() -> None:
         unpacked_answer(row.value[:-1])
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        (LETTERS, {"temperature": 0.7}, "which temperature=0.7 would change"),
-        (LETTERS, {"top_k": 5}, "which top_k=5 would change"),
-        (LETTERS, {"top_p": 0.9}, "which top_p=0.9 would change"),
-        (LETTERS, {"repetition_penalty": 1.1}, "which repetition_penalty=1.1 would change"),
-        (LETTERS, {"frequency_penalty": 0.5}, "which frequency_penalty=0.5 would change"),
-        (LETTERS, {"n": 3}, "smc draws one result, but n is 3"),
-        (LETTERS, {"particles": 1}, "particles is a whole number from 2 to 256"),
-        (LETTERS, {"model": ScriptedCompleter("Say:ab-c!")}, "smc needs the scores of all next tokens"),
-        ('"Say:[sample(temperature=1) A]"', {}, r"\[A\] has a decoder of its own"),
-        ('"Say:[A]" distribution A in ["a", "b"]', {}, r"smc gives P\(A\) without a distribution"),
-        (
-            '@lq.query\ndef one():\n    """lq\n    sample\n    "[B]" where len(B) < 2\n    """\n"Say:[A: one()]"',
-            {},
-            "called",
-        ),
-    ],
-)
+@cases("engine/decode/smc", "what would change the distribution is refused by name", globals())
 def test_what_would_change_the_distribution_is_refused_by_name(
     source: str, options: dict[str, Any], message: str
 ) -> None:

@@ -6,7 +6,6 @@ The same on a model in this process, whose calls are completed for it, and on a 
 from __future__ import annotations
 
 import enum
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -287,17 +286,7 @@ async def number() -> int:
     assert own.startswith(" `number() # result: 0`")
 
 
-@pytest.mark.parametrize(
-    ("tool", "sentence"),
-    [
-        (max, "the signature of the tool max cannot be read: no signature found for builtin"),
-        (shop, "a tool must be a function with a name; this is <"),
-        (functools.partial(shop), "a tool must be a function with a name"),
-        (functools.partial(lambda x: x), "a tool must be a function with a name"),
-        (functools.partial(Shop, {}), "a tool must be a function with a name"),
-    ],
-    ids=["builtin", "instance", "partial of instance", "partial of lambda", "partial of class"],
-)
+@cases("engine/tools/calls", "what cannot be a tool is refused with a sentence", globals())
 def test_what_cannot_be_a_tool_is_refused_with_a_sentence(tool: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)):
         written(tool, lq.ScriptedModel("Use: "))

@@ -18,7 +18,9 @@ from lmql_lite.engine.tools.call_text import MARK
 from lmql_lite.engine.tools.toolbox import Tool, Toolbox, literals
 from lmql_lite.errors import ConstraintError, InputError
 from tests.conftest import examples
+from tests.engine.watched import watched
 from tests.servers.scored import ScriptedCompleter
+from tests.tables import cases
 
 
 class Place(BaseModel):
@@ -37,10 +39,6 @@ def add(a: int, b: int = 2) -> int:
 async def search(query: str, /, *, limit: int = 3, kind: Literal["web", "book"] = "web") -> list[str]:
     await asyncio.sleep(0)
     return [f"{kind} {query}"] * limit
-
-
-def settle(place: Place, *others: int, **named: float) -> str:
-    return f"{place.name}{others}{named}"
 
 
 def fail(text: str) -> str:
@@ -112,18 +110,7 @@ def test_literals_as_python_writes_them_are_read_as_python_reads_them(
         assert literals(text) == (by_place, dict.fromkeys(names, value))
 
 
-@pytest.mark.parametrize(
-    ("tools", "sentence"),
-    [
-        (add, "tools must be a list of functions"),
-        ([], "tools must be a list of functions"),
-        ([add, add], "two tools are called 'add'"),
-        (["add"], "a tool must be a function with a name"),
-        ([lambda x: x], "a tool must be a function with a name"),
-        ([Place], "a tool must be a function with a name"),
-    ],
-    ids=["function", "empty", "twice", "text", "lambda", "class"],
-)
+@cases("engine/tools/fill", "wrong tools are refused where they stand", globals())
 def test_wrong_tools_are_refused_where_they_stand(tools: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         lq.run_sync('"[argmax(tools=tools) X]"', {"tools": tools}, model=lq.ScriptedModel(""))
@@ -194,11 +181,7 @@ def test_a_result_is_the_tools_whatever_the_model_expected() -> None:
 
 
 def test_watchers_are_told_of_calls_and_the_texts_join_to_the_prompt() -> None:
-    async def collect() -> list[events.Event]:
-        stream = lq.compile(QUERY).stream(GIVEN, model=lq.ScriptedModel(TALK), session=lq.Session())
-        return [event async for event in stream]
-
-    seen = asyncio.run(collect())
+    seen = watched(QUERY, GIVEN, model=lq.ScriptedModel(TALK))
     calls = [(event.name, event.arguments, event.output) for event in seen if isinstance(event, events.ToolCalled)]
     assert calls[:2] == [("add", "1, 2", "3"), ("search", '"Rome", limit=1', '["web Rome"]')]
     assert [name for name, _, _ in calls] == ["add", "search", "add", "find"]
@@ -215,24 +198,6 @@ def test_calls_of_a_model_that_is_sampled_are_made_as_it_wrote_them() -> None:
     assert all(output(arguments) == result for arguments, result in calls)
 
 
-def test_conditions_judge_the_whole_text_and_stops_only_what_the_model_says() -> None:
-    source = '"Q:[argmax(tools=[search]) X]" where STOPS_AT(X, "Rome") and len(X) < 80'
-    said = 'Q: `search("Rome", limit=1) # result: ["web Rome"]` is Rome, of course'
-    assert run(source, {"search": search}, model=lq.ScriptedModel(said))["X"] == said[2 : -len(", of course")]
-    with pytest.raises(ConstraintError, match=r"\[X\] does not allow the result of search"):
-        run(source, {"search": search}, model=lq.ScriptedModel(said.replace("=1", "=9")))
-
-
-def test_a_call_for_which_a_bound_leaves_no_room_is_not_begun() -> None:
-    model = lq.ScriptedModel("Sum `add(1, 2) # result: 3` so")
-    for bound in range(2, 19):
-        result = run(f'"[argmax(tools=[add]) X]" where len(X) < {bound}', {"add": add}, model=model)
-        assert "add(" not in result["X"][:-4] and len(result["X"]) < bound  # at its end it is text like any other
-    said = "Sum `add(1, 2) # result: 3`"
-    result = run(f'"[argmax(tools=[add]) X]" where len(X) <= {len(said)}', {"add": add}, model=model)
-    assert result["X"] == said
-
-
 def test_arguments_of_a_call_leave_room_for_its_end() -> None:
     model = lq.ScriptedModel('`search("a very long question indeed") # result: 3` so')
     for seed in range(6):
@@ -245,71 +210,6 @@ def test_arguments_of_a_call_leave_room_for_its_end() -> None:
             assert len(call.partition(MARK)[0]) < 36
         else:
             assert len(result["X"]) < 36
-
-
-def test_a_condition_that_forbids_what_ends_a_call_forbids_calls() -> None:
-    model = lq.ScriptedModel("Sum `add(1, 2) # result: 3` so")
-    source = '"[argmax(tools=[add]) X]" where not "#" in X and len(X) < 30'
-    assert "add(" not in run(source, {"add": add}, model=model)["X"]
-
-
-def test_a_condition_of_python_sees_the_whole_text_too() -> None:
-    source = '"Q:[argmax(tools=[add]) X]" where STOPS_BEFORE(X, "\\n") and judge(X)'
-    heard: list[str] = []
-
-    def judge(text: str) -> bool:
-        heard.append(text)
-        return True
-
-    said = " `add(1, 2) # result: 3` so"
-    assert run(source, {"add": add, "judge": judge}, model=lq.ScriptedModel(f"Q:{said}\n"))["X"] == said
-    assert heard == [said]
-
-
-def test_no_more_calls_are_made_than_allowed() -> None:
-    made: list[int] = []
-
-    def tick() -> int:
-        made.append(1)
-        return len(made)
-
-    source = '"Q:[argmax(tools=[tick], max_calls=3) X]"'
-    result = run(source, {"tick": tick}, model=lq.ScriptedModel(lambda said: b" `tick()"), max_tokens=120)
-    assert len(made) == 3 and result["X"].count("# result: error: no more than 3 calls can be made`") > 1
-
-
-def test_tools_of_the_query_itself_see_its_variables_and_each_result_of_several_has_its_own() -> None:
-    source = """
-sample(n=3, seed=1)
-    memory = []
-    def note(word: str):
-        memory.append(word)
-        return len(memory)
-    "Q:[argmax(tools=[note]) X]\\n[Y]"
-    return memory
-where STOPS_BEFORE(X, "\\n") and len(Y) == 2
-"""
-    said = 'Q: `note("a") # result: 1` `note("b") # result: 2`\n'
-    results: Any = run(source, {}, model=lq.ScriptedModel(said))
-    assert [result.value for result in results] == [["a", "b"]] * 3
-
-
-def test_a_call_that_is_begun_at_the_bound_is_said_to_its_end_and_then_the_hole_is_over() -> None:
-    said = "Q: `add(1, 2) # result: 3` `add(3, 4) # result: 7` and more"
-    model = lq.ScriptedModel(said, words=())
-    ends = {
-        run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=model, max_tokens=most)["X"] for most in range(7, 13)
-    }
-    assert ends == {" `add(1, 2) # result: 3`"}
-    endless = lq.ScriptedModel('Q: `add("' + "a" * 100, words=())
-    result = run('"Q:[argmax(tools=[add]) X]"', {"add": add}, model=endless, max_tokens=20)
-    assert result["X"].startswith(' `add("aaa') and "# result" not in result["X"] and result.endings["X"] == "bound"
-    assert 60 < sum(token.hole == "X" for token in result.tokens) < 90
-
-
-def test_a_typed_hole_takes_no_tools() -> None:
-    with pytest.raises(ConstraintError, match="has tools, and its value is not free text"):
-        run('"[argmax(tools=[add]) X: list[int]]"', {"add": add}, model=lq.ScriptedModel("[1]"))
 
 
 def test_a_tool_that_is_cancelled_with_its_run_cleans_up() -> None:
