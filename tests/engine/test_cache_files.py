@@ -60,22 +60,6 @@ def test_an_edited_later_text_is_all_that_is_asked_for(folder: Path) -> None:
     assert edited.prompt == run(JOKE.replace("\\nA:", "\\nAnswer:"), cache=False).prompt
 
 
-def test_a_longer_prompt_on_a_stored_path_is_known_S11(folder: Path) -> None:
-    source = '"Things to pack for the beach:\\n-[THING]" where STOPS_AT(THING, "\\n")'
-    first = run(source, cache="x.tokens")
-    longer = source.replace("[THING]", first["THING"].replace("\n", "\\n") + "-[THING]")
-    again = run(source, cache="x.tokens")
-    assert again.usage.forward_passes == 0
-    assert run(longer, cache="x.tokens").prompt == run(longer, cache=False).prompt
-
-
-def test_other_conditions_and_decoders_reuse_what_is_stored_law_2(folder: Path) -> None:
-    run('"Say:[A]" where len(A) < 30', cache="x.tokens")
-    assert run('"Say:[B]" where len(B) < 9', cache="x.tokens").usage.forward_passes == 0
-    sampled = run('sample(seed=1)\n    "Say:[C]"\nwhere len(C) < 9', cache="x.tokens")
-    assert sampled.prompt == run('sample(seed=1)\n    "Say:[C]"\nwhere len(C) < 9', cache=False).prompt
-
-
 def test_read_only_writes_nothing(folder: Path) -> None:
     run(JOKE)
     before = (folder / "joke.tokens").read_bytes()

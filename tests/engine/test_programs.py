@@ -1,10 +1,11 @@
-"""Programs with what they do: each is run as a user runs it, without a cache, cold and warm, and does the same (law 1).
+"""Programs with what they do. Each is run as a user runs it, cold, warm and without a cache, and does the same (law 1).
 
 A section of `programs/*.txt` is a name, the source, and below `---` lines of a word and Python. Settings of the run are
-`says` (the script of the model), `model`, `given` (inputs), `options`, and `beams`: the program is run with one drawn
-branch and with three branches too, and the latter is refused with this sentence, if it is not empty. All other words
-are facts of the result, or of the error. `holds` is a condition on it, and `cold` one on it and the model in a first
-run; holes are names in all of them. `calls` counts calls of a model, or requests to a server.
+`says` (the script of the model), `model`, `given` (inputs), `options`, `after` (programs that ran before), and `beams`:
+the program runs with one drawn branch too, and with three, which are refused with this sentence if there is one.
+
+All other words are facts of the result or of the error, and holes are names in them. `holds` is a condition, and `cold`
+one on the first run and its model; `calls` and `uncached` are calls of the model, or requests to the server.
 """
 
 from __future__ import annotations
@@ -74,9 +75,13 @@ async def late() -> str:
 
 
 MODULES = (asyncio, itertools, pydantic, re, threading, time)
+HELPERS = (Chatty, ScoredCompleter, answering, chat_format, date, late, noisy, says, served, speaking)
 NAMES: Mapping[str, Any] = {
     **{module.__name__: module for module in MODULES},
-    **{each.__name__: each for each in (Chatty, answering, chat_format, date, late, noisy, says, served, speaking)},
+    **{
+        each.__name__: each
+        for each in (Chatty, ScoredCompleter, answering, chat_format, date, late, noisy, says, served, speaking)
+    },
     "lq": lq,
     "ROLES": ROLES,
     "WORDS": WORDS,
@@ -84,7 +89,7 @@ NAMES: Mapping[str, Any] = {
     "__name__": __name__,
 }
 """Names in all lines below programs."""
-SETTINGS = ("says", "model", "given", "options", "beams")
+SETTINGS = ("says", "model", "given", "options", "after", "beams")
 
 
 class Program(NamedTuple):
@@ -180,7 +185,7 @@ def check(program: Program, model: Any, session: lq.Session, is_cold: bool = Fal
             **(facts.get("variables") or {}),
         }
         for word, code in program.facts:
-            if word == "calls" or (word == "cold" and not is_cold):
+            if word in ("calls", "uncached") or (word == "cold" and not is_cold):
                 continue
             expected = eval(code, names)
             if word in ("holds", "cold"):
@@ -197,14 +202,19 @@ def calls_of(model: Any) -> int:
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_does_what_stands_below_it(program: Program) -> None:
-    session, model = lq.Session(), program.model()
+    session, model, facts = lq.Session(), program.model(), dict(program.facts)
+    for source in program.setting("after", ()):
+        lq.run_sync(source, model=model, session=session)
+    before = calls_of(model)
     check(program, model, session, is_cold=True)
     calls = calls_of(model)
-    assert calls == int(dict(program.facts).get("calls", calls))
+    assert calls - before == int(facts.get("calls", calls - before))
     check(program, model, session)
-    is_guessed = "error" in dict(program.facts) or "await " in program.source  # while Python waits, the model goes on
+    is_guessed = "error" in facts or "await " in program.source  # while Python waits, the model goes on
     assert calls_of(model) == calls or is_guessed, "all is known"
-    check(program, program.model(), lq.Session(), cache=False)
+    alone = program.model()
+    check(program, alone, lq.Session(), cache=False)
+    assert calls_of(alone) == int(facts.get("uncached", calls_of(alone)))
 
 
 BRANCHES: dict[str, dict[str, Any]] = {"drawn": {"decoder": "sample", "seed": 1}, "beams": {"decoder": "beam", "n": 3}}

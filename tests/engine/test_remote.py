@@ -16,13 +16,6 @@ from lmql_lite.models.base import ServerUsage, StreamPiece
 from tests.servers.scored import ScoredCompleter
 
 LIST = "A list of things:\n- Sun\n- Hat\n- Map\n- Tent\n- Rope\nand so on\n"
-TEMPLATE = """
-"A list of things:\\n"
-"-[A]"
-"-[B]"
-"-[C]"
-where STOPS_AT(A, "\\n") and STOPS_AT(B, "\\n") and STOPS_AT(C, "\\n")
-"""
 LOOP = """
 "A list of things:\\n"
 for i in range(4):
@@ -32,41 +25,6 @@ for i in range(4):
 
 def served(script: Any, **able: Any) -> ScoredCompleter:
     return ScoredCompleter(lq.ScriptedModel(script), **able)
-
-
-def test_a_second_process_asks_for_nothing(tmp_path: Path) -> None:
-    file = str(tmp_path / "list.tokens")
-    first = lq.run_sync(LOOP, model=served(LIST), session=lq.Session(), cache=file)
-    model = served(LIST)
-    second = lq.run_sync(LOOP, model=model, session=lq.Session(), cache=file)
-    assert (second.prompt, model.requests) == (first.prompt, 0)
-    replayed = lq.run_sync(LOOP, model=model, session=lq.Session(), cache=file, cache_mode="replay")
-    assert (replayed.prompt, model.requests) == (first.prompt, 0)
-
-
-def test_without_a_cache_each_hole_asks_for_itself_S7(session: lq.Session) -> None:
-    model = served(LIST, stops=1)
-    cached = lq.run_sync(LOOP, model=served(LIST), session=session)
-    result = lq.run_sync(LOOP, model=model, session=session, cache=False)
-    assert result.prompt == cached.prompt
-    assert model.requests == 4
-    assert [request.stops for request in model.sent] == [("\n",)] * 4
-    assert result.usage.wasted_tokens == 0
-
-
-def test_a_longer_prompt_on_a_known_text_is_known_S11(session: lq.Session) -> None:
-    model = served(LIST)
-    lq.run_sync(LOOP, model=model, session=session)
-    longer = '"A list of things:\\n- Sun\\n-[B]" where STOPS_AT(B, "\\n")'
-    assert lq.run_sync(longer, model=model, session=session)["B"] == " Hat\n"
-    assert model.requests == 1
-
-
-def test_other_conditions_reuse_what_was_said_freely_law_2(session: lq.Session) -> None:
-    model = served(LIST)
-    lq.run_sync(LOOP, model=model, session=session)
-    narrower = lq.run_sync('"A list of things:\\n-[A]" where len(A) < 4', model=model, session=session)
-    assert (narrower["A"], model.requests) == (" Su", 1)
 
 
 def test_equal_requests_in_flight_are_one(session: lq.Session) -> None:
@@ -172,13 +130,6 @@ def test_samples_repeat_under_their_seed_and_are_fresh_without_one_S6(session: l
     assert len({first["A"], other["A"], *unseeded}) == 5
 
 
-def test_greedy_text_never_answers_a_draw_nor_a_draw_a_greedy_question_S1(session: lq.Session) -> None:
-    model = served("Say: hello\n")
-    lq.run_sync('"Say:[A]" where STOPS_AT(A, "\\n")', model=model, session=session)
-    lq.run_sync('sample(seed=3)\n    "Say:[A]"\nwhere STOPS_AT(A, "\\n")', model=model, session=session)
-    assert model.requests == 2
-
-
 @pytest.mark.parametrize("continues", [True, False], ids=["continues", "wrapped"])
 def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool, session: lq.Session) -> None:
     script = "A good dad joke.\nQ: Why?\nA: Because.\n"
@@ -199,37 +150,6 @@ def test_a_chat_gets_the_text_as_a_turn_and_holes_as_answers_S29(continues: bool
 
 
 # Servers that take grammars ------------------------------------------------------------------------------------------
-
-
-PLAIN = (b" the", b"- ")
-"""No token that runs past the end of a line: a server under a grammar says none (S17)."""
-
-
-def test_what_was_said_under_a_grammar_is_a_verdict_and_no_free_text_S1(session: lq.Session) -> None:
-    model = served("We choose nothing at all\n", takes_languages=True)
-    source = '"We choose[O]" where O in [" alpha", " beta", " gamma"]'
-    first = lq.run_sync(source, model=model, session=session)
-    assert lq.run_sync(source, model=model, session=session)["O"] == first["O"]
-    assert model.requests == 1, "the same question is answered"
-    free = lq.run_sync('"We choose[O]" where STOPS_AT(O, "\\n")', model=model, session=session)
-    assert free["O"] == " nothing at all\n"
-    assert model.requests == 2
-
-
-def test_each_hole_is_held_for_itself_without_a_cache_S7(session: lq.Session) -> None:
-    model = ScoredCompleter(lq.ScriptedModel(LIST, words=PLAIN), takes_languages=True)
-    result = lq.run_sync(TEMPLATE, model=model, session=session, cache=False)
-    assert (result["C"], model.requests) == (" Map\n", 3)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_draws_under_a_grammar_hold_it_and_repeat(seed: int, session: lq.Session) -> None:
-    model = ScoredCompleter(lq.ScriptedModel("", certainty=0, seed=seed), takes_languages=True)
-    source = 'sample()\n    "Code:[C]-[D]"\nwhere REGEX(C, r"[a-f]{3}") and REGEX(D, r"[0-9]{2}")'
-    first = lq.run_sync(source, model=model, session=session, seed=seed)
-    again = lq.run_sync(source, model=model, session=session, seed=seed)
-    assert (again["C"], again["D"]) == (first["C"], first["D"])
-    assert model.requests == 1
 
 
 def test_a_fault_in_a_completer_is_raised_and_not_asked_again(session: lq.Session) -> None:
@@ -303,13 +223,6 @@ def test_role_tags_become_turns_S29(session: lq.Session) -> None:
 def _tails(said: bytes, text: bytes) -> list[bytes]:
     """The longest end of what was said with which the text begins."""
     return [next(text[:length] for length in range(len(text), -1, -1) if said.endswith(text[:length]))]
-
-
-def test_a_text_is_not_known_as_a_turn_S29(session: lq.Session) -> None:
-    model = served("Hello? I am fine.\n")
-    lq.run_sync('"Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
-    lq.run_sync('"{:user}Hello?[A]" where STOPS_AT(A, ".")', model=model, session=session)
-    assert model.requests == 2
 
 
 COLOURS = "Colour: red\nShade: dark\nColour: blue\n"
