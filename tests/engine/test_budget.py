@@ -243,7 +243,7 @@ def test_no_probe_is_sent_beyond_max_requests(config: Config, most: int) -> None
     """R7. The probe was sent before the limit was looked at: one request to plain text, three to a chat."""
     with serving(config, LIST) as server:
         model = lq.model("openai/stub", base_url=server.base_url)
-        with pytest.raises(lq.BudgetError, match=f"may make at most {most} requests"):
+        with pytest.raises(lq.BudgetError, match=f"may make at most {most} request"):
             lq.run_sync(ANY, model=model, session=lq.Session(), max_requests=most)
         assert server.requests <= most
 
