@@ -78,10 +78,7 @@ MODULES = (asyncio, itertools, pydantic, re, threading, time)
 HELPERS = (Chatty, ScoredCompleter, answering, chat_format, date, late, noisy, says, served, speaking)
 NAMES: Mapping[str, Any] = {
     **{module.__name__: module for module in MODULES},
-    **{
-        each.__name__: each
-        for each in (Chatty, ScoredCompleter, answering, chat_format, date, late, noisy, says, served, speaking)
-    },
+    **{each.__name__: each for each in HELPERS},
     "lq": lq,
     "ROLES": ROLES,
     "WORDS": WORDS,
@@ -121,18 +118,15 @@ PROGRAMS = {name: program for path in FILES for name, program in _read(path).ite
 
 def facts_of(result: lq.Result) -> dict[str, Any]:
     kept = [token for token in result.tokens if token.fate == "kept"]
+    lost = ("cut", "removed", "rejected")
     return {
         "prompt": result.prompt,
         "value": result.value,
         "variables": dict(result.variables),
         "endings": dict(result.endings),
-        "notices": result.notices,
         "kept": [(token.data, token.hole) for token in kept],
         "forced": [token.data for token in kept if token.source == "forced"],
-        **{
-            fate: [token.data for token in result.tokens if token.fate == fate]
-            for fate in ("cut", "removed", "rejected")
-        },
+        **{fate: [token.data for token in result.tokens if token.fate == fate] for fate in lost},
     }
 
 
@@ -176,14 +170,8 @@ def check(program: Program, model: Any, session: lq.Session, is_cold: bool = Fal
             raise
         found = [facts_of_error(error)]
     for facts, result in zip(found, results or [None], strict=True):
-        names = {
-            **NAMES,
-            **facts,
-            "result": result,
-            "results": results,
-            "model": model,
-            **(facts.get("variables") or {}),
-        }
+        own = {"result": result, "results": results, "model": model, **(facts.get("variables") or {})}
+        names = {**NAMES, **facts, **own}
         for word, code in program.facts:
             if word in ("calls", "uncached") or (word == "cold" and not is_cold):
                 continue
