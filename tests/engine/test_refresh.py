@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import lmql_lite as lq
-from lmql_lite.apps.cli import main
 from lmql_lite.cache.tokens.inspect import read_file
 from lmql_lite.models.base import ScoreRequest
 
@@ -188,15 +187,6 @@ def test_only_what_was_asked_again_is_replaced() -> None:
     assert again.prompt == other.prompt and again.usage.forward_passes == 0
 
 
-def test_a_session_that_was_there_before_sees_the_refresh_of_another() -> None:
-    model, long_lived = fickle(), lq.Session()
-    old = run(model, long_lived, cache="x.tokens")
-    model.change_its_mind(1)
-    new = run(model, cache="x.tokens", cache_mode="refresh")
-    seen_now = run(model, long_lived, cache="x.tokens")
-    assert seen_now.prompt == new.prompt != old.prompt and seen_now.usage.forward_passes == 0
-
-
 def test_the_later_of_two_refreshes_wins() -> None:
     model, first, second = fickle(), lq.Session(), lq.Session()
     results = []
@@ -221,12 +211,3 @@ def test_a_refresh_needs_something_to_replace() -> None:
         lq.InputError, match=r"cache_mode=.refresh. needs a cache file, but cache=False disables the cache"
     ):
         lq.run_sync('"[X]"', cache=False, cache_mode="refresh")
-
-
-def test_the_command_refreshes_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("q.lq").write_text('"Say:[X]" where len(X) < 9\n')
-    passes = []
-    for mode in ("rw", "rw", "refresh"):
-        main(["run", "q.lq", "--cache", "x.tokens", "--cache-mode", mode, "-u"])
-        passes.append(int(capsys.readouterr().err.split(" forward passes")[0].rsplit(maxsplit=1)[-1]))
-    assert passes[0] and not passes[1] and passes[2] == passes[0]
