@@ -18,8 +18,6 @@ from lmql_lite.cache.kv.pages import (
     decode_page,
     dtype_name,
     encode_page,
-    page_tokens,
-    place_tags,
     prefix_hashes,
 )
 from lmql_lite.store import disk, tier
@@ -98,16 +96,6 @@ def page_bytes() -> bytearray:
     return encode_page(tokens(5, 6, 7), "parent", layers, "float32")
 
 
-def test_a_page_comes_back_with_layers_of_different_shapes() -> None:
-    page = decode_page(page_bytes())
-    assert page.tokens.tolist() == [5, 6, 7] and page.parent == "parent" and len(page.layers) == 2
-    assert page.layers[1][0].shape == (2, 3, 4) and page.layers[1][1].tolist() == [
-        np.arange(30).reshape(3, 10).tolist()
-    ]
-    assert page_tokens(page_bytes()[:2000]).tolist() == [5, 6, 7]  # type: ignore[union-attr]
-    assert page_tokens(page_bytes()[:100]) is None
-
-
 def test_a_page_is_a_safetensors_file() -> None:
     safetensors = pytest.importorskip("safetensors.numpy")
     found = safetensors.load(bytes(page_bytes()))
@@ -131,11 +119,3 @@ def test_other_bytes_are_an_error_and_never_a_page_of_other_sizes() -> None:
     for other in (b"", b"\x80\x04K\x01.", b"{}", bytes(100), b"\xff" * 100, bytes(8) + b"[]", b"[" * 100_000):
         with pytest.raises(KVError):
             decode_page(other)
-
-
-def test_places_tell_which_pages_may_share_a_beginning() -> None:
-    asked = np.arange(40)
-    for length in (1, 15, 16, 17, 40):
-        assert place_tags("ab" * 32, asked[:length])[-1] in place_tags("ab" * 32, asked)
-    assert place_tags("ab" * 32, asked + 1)[-1] not in place_tags("ab" * 32, asked)
-    assert place_tags("cd" * 32, asked)[-1] not in place_tags("ab" * 32, asked)

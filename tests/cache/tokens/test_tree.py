@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from random import Random
@@ -19,6 +18,7 @@ from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.nodes import SCORES_BYTES, Answer, Node, ScoreEntry
 from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.cache.tokens.tree import NODE_BYTES, TokenTree
+from tests.cache.tokens.process import at
 from tests.conftest import examples
 
 VOCABULARY = 1000
@@ -31,10 +31,6 @@ def row(favourite: int, size: int = VOCABULARY) -> Scores:
     chances = np.full(size, 1e-4 / (size - 1))
     chances[favourite] = 1 - 1e-4
     return Scores(np.log(chances).astype(np.float32))
-
-
-def grown(tree: TokenTree, path: Sequence[int]) -> Node:
-    return tree.extend_path(tree.root, path)
 
 
 # nodes
@@ -79,9 +75,9 @@ def test_a_node_lives_as_long_as_somebody_needs_it() -> None:
     assert len(tree) == 100_002, "the nodes above one that is held"
     del below
     assert len(tree) == 1 and tree.walk(tree.root, [1])[1] == 0
-    tree.add_scores(grown(tree, [1, 2]), row(1), run=1)
+    tree.add_scores(at(tree, 1, 2), row(1), run=1)
     assert len(tree) == 3, "one with an entry"
-    tree.pin(grown(tree, [5]))
+    tree.pin(at(tree, 5))
     assert len(tree) == 4, "one that is pinned"
     tree.drop_scores()
     tree.unpin(tree.walk(tree.root, [5])[0])
@@ -147,14 +143,14 @@ def test_threads_that_grow_a_tree_with_little_room_find_what_they_think_S28(reco
         random, wrong = Random(worker), 0
         for number in range(300):
             path = tuple(random.randrange(3) for _ in range(random.randrange(1, 30)))
-            node = grown(tree, path)
+            node = at(tree, *path)
             tree.pin(node)
             tree.add_scores(node, row(sum(path) % 7).top_k(), run=1)
             fact = tree.scores(node)
             wrong += fact is None or fact.top_k().ids[0] != sum(path) % 7
             tree.unpin(node)
             wrong += tree.path(node) != path or tree.walk(tree.root, path)[0] is not node
-            tree.add_scores(grown(tree, (9, worker, number)), row(1).top_k(), run=1)
+            tree.add_scores(at(tree, 9, worker, number), row(1).top_k(), run=1)
         return wrong
 
     with ThreadPoolExecutor(4) as pool:
