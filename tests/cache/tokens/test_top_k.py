@@ -256,20 +256,6 @@ def test_a_miss_is_neither_a_token_nor_nothing() -> None:
     assert (head.logprob(3), head.logprob(0)) == (pytest.approx(-0.1), None)
 
 
-def test_ties_at_the_border_never_decide_otherwise_than_the_row_S2() -> None:
-    row = normalised(np.zeros(100))
-    head = top_k_of(row)
-    assert head.ids.tolist() == list(range(TOP_K_TOKENS))
-    mask = np.ones(100, dtype=np.bool_)
-    mask[: TOP_K_TOKENS - 1] = False
-    assert head.best(mask) == TOP_K_TOKENS - 1 == Scores(row).best(mask)
-    mask[TOP_K_TOKENS - 1] = False
-    assert head.best(mask) is MISS
-    top = Sampling(temperature=0.7, top_k=TOP_K_TOKENS, seed=4)
-    everything = np.ones(100, dtype=np.bool_)
-    assert head.sample(everything, top, 1) == Scores(row).sample_from_all(everything, top, 1)
-
-
 @given(seed=st.integers(0, 2**64 - 1), path=st.integers(0, 2**64 - 1))
 @settings(deadline=None, derandomize=True, max_examples=30)
 def test_the_noise_of_a_token_does_not_depend_on_its_company_S3(seed: int, path: int) -> None:
