@@ -305,23 +305,6 @@ def test_a_method_of_a_local_class_sees_the_function_around_it_and_not_the_class
     assert Box().look() == ("red", "before")
 
 
-def test_one_decorator_serves_functions_of_different_scopes_S27() -> None:
-    scripted = lq.query(model=SILENT)
-
-    def one() -> lq.QueryFunction:
-        word = "one"  # noqa: F841
-
-        @scripted
-        def said() -> Any:
-            """lq
-            return word
-            """
-
-        return said
-
-    assert one()() == "one"
-
-
 def test_text_that_is_indented_less_than_its_function_keeps_its_escapes() -> None:
     @lq.query(model=SILENT)
     def lines() -> Any:

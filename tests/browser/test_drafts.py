@@ -380,22 +380,6 @@ def test_where_the_browser_keeps_nothing_a_sentence_says_so_and_the_text_stays(
     assert not asked_at_closing(tab)
 
 
-def test_a_draft_that_is_larger_than_what_the_browser_keeps_is_kept_by_the_page(folder: Server, open_tab: Open) -> None:
-    tab = open_tab(folder)
-    tab.page.locator(EDITOR).click()
-    new(tab, '"small"\n')
-    tab.page.click("#new")
-    tab.write(f"# {'x' * 98}\n" * 60_000)
-    tab.page.wait_for_selector("#banner:visible")
-    assert "only while this page is open" in tab.page.inner_text("#banner")
-    choose(tab, "a.lq")
-    assert sorted(listed(tab)) == ["● untitled-2.lq", "● untitled.lq"]
-    choose(tab, "untitled-2.lq", "#drafts")
-    assert tab.page.evaluate("document.querySelector('#query .cm-content').textContent.length") > 1000
-    assert asked_at_closing(tab)
-    tab.complaints.clear()  # the browser reports that a text of this size is not checked
-
-
 # A file named like an example ----------------------------------------------------------------------------------------
 
 
@@ -546,16 +530,6 @@ def test_characters_that_nobody_sees_are_marked_and_named(server: Server, open_t
     assert tab.page.locator("#query .cm-specialChar").all_text_contents() == ["⟨U+2067⟩", "⟨U+2066⟩"]
     tab.page.wait_for_selector("#problems li")
     assert "invisible character U+2067" in tab.page.inner_text("#problems")
-
-
-def test_output_of_an_earlier_text_says_so(server: Server, open_tab: Open) -> None:
-    tab = open_tab(server)
-    tab.run('"one"\n')
-    assert tab.page.is_hidden("#stale")
-    tab.write('"two"\n')
-    assert tab.page.is_visible("#stale")
-    tab.run()
-    assert tab.page.is_hidden("#stale")
 
 
 def test_run_keeps_the_focus(server: Server, open_tab: Open) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -141,30 +138,6 @@ def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) ->
     assert bool(given_up) == bool(ghosts)
 
 
-def test_a_token_tells_where_it_came_from_and_what_else_was_tried(tab: Tab) -> None:
-    tab.run(PICKY)
-    tab.show("tokens")
-    tab.page.locator("#tokens .token", has_text=" Sun").last.click()
-    tab.page.click("#card .facts summary")
-    card = tab.page.inner_text("#card")
-    assert "THING" in card and "53 75 6E" in card
-    assert "Beach" in card and "taken back" in card and "Alternatives" in card
-    tab.page.keyboard.press("Escape")
-    assert tab.page.is_hidden("#card")
-
-
-def test_the_slider_goes_back_through_the_run(tab: Tab) -> None:
-    tab.run(PACKING)
-    whole = tab.text()
-    tab.page.locator("#at").fill("5")
-    tab.until("document.getElementById('at-says').textContent.startsWith('5 of')")
-    assert tab.text() == "A list of things not to forget when going to the sea (not travelling): \n- Sunglasses \n-"
-    assert tab.page.locator("#output .hole.open").count() == 1
-    tab.page.click("#play")
-    tab.settle()
-    assert tab.text() == whole
-
-
 def test_several_hypotheses_can_be_looked_at_one_by_one(tab: Tab) -> None:
     tab.run('sample(n=3, temperature=1.2, seed=5)\n    "A:[WORD]\\n"\nwhere\n    WORD in [" yes", " no", " perhaps"]')
     states = tab.page.locator("#hypothesis option").all_text_contents()
@@ -201,24 +174,6 @@ def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
     assert tab.page.get_attribute("#state", "data-state") == "recorded"
 
 
-def test_inputs_are_asked_for_and_given_to_the_run(tab: Tab) -> None:
-    tab.write('"{place} {count + 1}"\nreturn [place, count]')
-    tab.page.fill("textarea[aria-label='input place']", "Rome")
-    tab.page.fill("textarea[aria-label='input count']", "41")
-    tab.page.select_option("select[aria-label='kind of count']", "json")
-    tab.run()
-    assert tab.text() == "Rome 42"
-    assert json.loads(tab.page.inner_text("#result .value")) == ["Rome", 41]
-
-
-def test_what_the_query_prints_and_how_it_fails_is_shown(tab: Tab) -> None:
-    tab.run('print("to the log")\n"text"\nraise ValueError("that is wrong")', "failed")
-    failure = tab.page.inner_text("#result")
-    assert "ValueError" in failure and "that is wrong" in failure
-    tab.show("log")
-    assert "to the log" in tab.page.inner_text("#log")
-
-
 def test_a_link_fills_the_editor_and_runs_nothing(tab: Tab, open_tab: Open, shared_server: Server) -> None:
     query = '# é 日 🙂\n"hello"\n'
     tab.write(query)
@@ -246,29 +201,6 @@ def test_a_link_fills_the_editor_and_runs_nothing(tab: Tab, open_tab: Open, shar
     assert "#" not in third.page.url
 
 
-def test_a_recording_replays_in_another_page(tab: Tab, open_tab: Open, tmp_path: Path) -> None:
-    tab.run(PICKY)
-    said = tab.text()
-    tab.page.click("#share")
-    with tab.page.expect_download() as download:
-        tab.page.click("#download-lqrun")
-    place = tmp_path / "kept.lqrun"
-    download.value.save_as(place)
-    read = subprocess.run(
-        [sys.executable, "-m", "lmql_lite", "replay", str(place)], capture_output=True, text=True, cwd=ROOT
-    )
-    assert read.returncode == 0, read.stderr
-    other = open_tab()
-    other.page.click("#share")
-    other.page.set_input_files("#open-lqrun", place)
-    other.wait("done")
-    assert other.text() == said
-    place.write_text("no recording\n", "utf-8")
-    other.page.click("#share")
-    other.page.set_input_files("#open-lqrun", place)
-    other.until("document.getElementById('share-says').textContent.includes('is not a recording')")
-
-
 def test_a_report_is_downloaded(tab: Tab) -> None:
     tab.run(PACKING)
     tab.page.click("#share")
@@ -276,12 +208,3 @@ def test_a_report_is_downloaded(tab: Tab) -> None:
         tab.page.click("#download-report")
     page = Path(download.value.path()).read_text("utf-8")
     assert page.startswith("<!doctype html>") and "Swimsuit" in page
-
-
-def test_loading_anew_keeps_the_query_and_the_last_run(tab: Tab) -> None:
-    tab.run(PICKY)
-    said = tab.text()
-    tab.page.reload()
-    tab.wait("done")
-    assert tab.text() == said
-    assert "even(THING)" in tab.page.inner_text("#query")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.browser.conftest import ROOT, Open, Server, Tab
@@ -111,8 +113,13 @@ def test_a_recording_carries_its_query_to_another_page(server: Server, open_tab:
     with tab.page.expect_download() as download:
         tab.page.click("#download-lqrun")
     download.value.save_as(tmp_path / "kept.lqrun")
+    command = [sys.executable, "-m", "lmql_lite", "replay", str(tmp_path / "kept.lqrun")]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip() == text
     other = open_tab(server)
+    (tmp_path / "none.lqrun").write_text("no recording\n", "utf-8")
     other.page.click("#share")
+    other.page.set_input_files("#open-lqrun", tmp_path / "none.lqrun")
+    other.until("document.getElementById('share-says').textContent.includes('is not a recording')")
     other.page.set_input_files("#open-lqrun", tmp_path / "kept.lqrun")
     other.until("document.getElementById('banner').textContent.includes('this is its query')")
     other.settle()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from tests.browser.conftest import Open, Server, Tab
 
@@ -65,27 +60,6 @@ def test_a_query_that_is_pasted_and_run_at_once_is_given_its_inputs(tab: Tab) ->
     tab.page.keyboard.press("ControlOrMeta+Enter")
     tab.wait("done")
     assert tab.text() == "Hello Rome"
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-
-
-def test_a_run_that_asks_a_silent_server_says_so_and_can_be_stopped(
-    open_tab: Open, silent: str, tmp_path: Path
-) -> None:
-    server = Server(tmp_path, options=("--model", "openai/none", "--base-url", silent))
-    try:
-        tab = open_tab(server)
-        tab.page.click("#run")
-        tab.page.wait_for_selector("#output-waiting:visible")
-        tab.page.click("#stop")
-        tab.wait("stopped")
-    finally:
-        server.stop()
 
 
 def test_a_server_that_is_gone_is_a_sentence_and_not_what_the_browser_calls_it(server: Server, open_tab: Open) -> None:
