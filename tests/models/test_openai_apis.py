@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,7 @@ from lmql_lite.errors import ModelError
 from lmql_lite.models.base import CompletionRequest, JsonSchema, PromptTurn, StreamPiece
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.model import OpenAIModel
-from lmql_lite.options import Sampling
-from tests.models.api import CHAT, DRAWN, TEXT, choice, pieces_of, run, sse, text
+from tests.models.api import CHAT, DRAWN, choice, pieces_of, run, sse, text
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import Fault, serving
@@ -22,6 +21,8 @@ from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 ONLY_CHAT = Reply(404, {"error": {"message": "This is a chat model and not supported in the v1/completions endpoint"}})
+DREW = CompletionRequest(60, sampling=DRAWN)
+LOW = replace(DREW, sampling=replace(DRAWN, effort="low"))
 ANSWER = [choice(delta={"content": "Hi"}) | {"model": "m-1"}, choice(delta={}, finish_reason="stop"), "[DONE]"]
 
 
@@ -31,10 +32,10 @@ def listing(request: Request, *names: str) -> Reply:
 
 
 def said(
-    server: Answering, base_url: str | None = None, sampling: Sampling = DRAWN, **options: Any
+    server: Answering, base_url: str | None = None, request: CompletionRequest = DREW, **options: Any
 ) -> list[StreamPiece]:
     model = OpenAIModel("m", base_url=base_url or server.base_url, **options)
-    return run(pieces_of(model, (PromptTurn("user", "Hello"),), CompletionRequest(60, sampling=sampling)))
+    return run(pieces_of(model, (PromptTurn("user", "Hello"),), request))
 
 
 # Reasoning models -----------------------------------------------------------------------------------------------------
@@ -61,27 +62,20 @@ def test_a_reasoning_model_that_refuses_one_token_could_not_be_reached() -> None
         assert text(said(server)) == "Hi"
         assert [post.body.get("max_completion_tokens") for post in server.posts] == [None, 1, 16, 60]
         with pytest.raises(ModelError, match="does not support greedy decoding") as caught:
-            said(server, sampling=Sampling())
+            said(server, request=CompletionRequest(60))
         assert caught.value.hint == "use sample(temperature=1)"
 
 
-def test_effort_is_an_option_of_every_scope() -> None:
-    with answering(reasoning) as server:
-        model = OpenAIModel("m", base_url=server.base_url)
-        query = lq.compile('sample(effort="low")\n"Say:[X]\\n[sample(effort=\'high\') Y]"')
-        query.run_sync(model=model, seed=1)
-        efforts = [post.body.get("reasoning_effort") for post in server.posts]
-        assert [effort for effort in efforts if effort] == ["low", "high"]
-
-
-def test_an_answer_with_another_effort_is_another_answer() -> None:
+def test_effort_is_an_option_of_every_scope_and_an_answer_with_another_one_is_another_answer() -> None:
+    query = lq.compile('sample(effort="low")\n"Say:[X]\\n[sample(effort=\'high\') Y]"')
     with answering(reasoning) as server:
         model, session = OpenAIModel("m", base_url=server.base_url), lq.Session()
-        counts = []
+        for _ in range(2):
+            query.run_sync(model=model, session=session, seed=1)
         for effort in ("low", "high", "low", None):
             lq.run_sync('sample "Say:[X]"', model=model, session=session, seed=1, effort=effort)
-            counts.append(len(server.posts))
-        assert counts[1] == counts[0] + 1 == counts[2] and counts[3] == counts[2] + 1
+        efforts = [post.body.get("reasoning_effort") for post in server.posts if post.body.get("seed")]
+        assert efforts == ["low", "high", "low", "high", None], "those of the header and of the hole, then one of each"
 
 
 def test_effort_is_not_for_models_that_do_not_think() -> None:
@@ -100,21 +94,8 @@ def test_thoughts_in_the_content_were_taken_for_the_answer(parts: list[str], ans
     body = sse({"model": "m"}, *events, choice(delta={}, finish_reason="stop"), "[DONE]")
     with serving(OPENAI_CHAT, "", None, None, Fault(plain=body)) as server:
         model = OpenAIModel("stub", base_url=server.base_url)
-        pieces = run(pieces_of(model, CHAT, CompletionRequest(60, sampling=DRAWN)))
+        pieces = run(pieces_of(model, CHAT, DREW))
         assert text(pieces) == answer and "".join(piece.thought for piece in pieces) == thoughts
-
-
-def test_thoughts_and_text_in_parts_could_not_be_read() -> None:
-    """R23, as Mistral sends them."""
-    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
-    body = sse(
-        choice(delta={"content": [thinking]}),
-        choice(delta={"content": [{"type": "text", "text": "Fo"}, {"type": "text", "text": "ur"}]}),
-        choice(delta={"content": ""}, finish_reason="stop"),
-    )
-    with serving(VLLM, "", Fault(plain=body)) as server:
-        pieces = run(pieces_of(OpenAIModel("stub", base_url=server.base_url), CHAT, CompletionRequest(60)))
-        assert text(pieces) == "Four" and "".join(piece.thought for piece in pieces) == "Hm."
 
 
 # Azure ----------------------------------------------------------------------------------------------------------------
@@ -157,23 +138,8 @@ def test_azure_could_not_be_used_with_a_version(given: str) -> None:
         assert all("authorization" not in post.headers for post in server.posts)
 
 
-def test_an_azure_resource_is_no_api() -> None:
-    with pytest.raises(ModelError, match="the address of an Azure resource") as caught:
-        lq.model("openai/m", base_url="https://mine.openai.azure.com/", api_key="x" * 32)
-    assert "https://mine.openai.azure.com/openai/v1" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("options", "sent"),
-    [
-        ({"api_key": "0123456789abcdef"}, {"api-key": "0123456789abcdef"}),
-        ({"api_key": "eyJhbGciOi.eyJzdWIi.c2ln"}, {"authorization": "Bearer eyJhbGciOi.eyJzdWIi.c2ln"}),
-        ({"api_key": "0123", "headers": {"Authorization": "Bearer mine"}}, {"authorization": "Bearer mine"}),
-        ({"api_key": "0123", "headers": {"Api-Key": "mine"}}, {"api-key": "mine"}),
-    ],
-    ids=["key", "token of Entra", "header", "header of Azure"],
-)
-def test_azure_takes_a_key_in_a_header_of_its_own(options: dict[str, Any], sent: dict[str, str]) -> None:
+@cases("models/openai_apis", "Azure takes a key in a header of its own")
+def test_Azure_takes_a_key_in_a_header_of_its_own(options: dict[str, Any], sent: dict[str, str]) -> None:
     def answer(request: Request) -> Reply:
         return NOT_FOUND if request.method == "GET" else Reply(200, ANSWER)
 
@@ -246,7 +212,7 @@ def responses(request: Request) -> Reply:
 
 def test_a_model_of_the_responses_api_alone() -> None:
     with answering(responses) as server:
-        pieces = said(server, sampling=replace(DRAWN, effort="low"))
+        pieces = said(server, request=LOW)
         assert text(pieces) == "Four" and "".join(piece.thought for piece in pieces) == "Hm."
         spent = pieces[-1].spent
         assert spent and (spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens) == (9, 4, 20)
@@ -275,7 +241,7 @@ def test_summaries_of_thoughts_that_are_refused_are_left_out_and_the_effort_is_n
         return responses(request)
 
     with answering(strict) as server:
-        assert text(said(server, sampling=replace(DRAWN, effort="low"))) == "Four"
+        assert text(said(server, request=LOW)) == "Four"
         assert server.posts[-1].body["reasoning"] == {"effort": "low"}
         assert text(said(server)) == "Four"
         assert "reasoning" not in server.posts[-1].body
@@ -289,91 +255,17 @@ def test_an_effort_that_is_refused_is_an_error() -> None:
         return responses(request)
 
     with answering(strict) as server, pytest.raises(ModelError, match=r"reasoning\.effort"):
-        said(server, sampling=replace(DRAWN, effort="low"))
+        said(server, request=LOW)
 
 
 def test_a_schema_goes_to_the_responses_api_in_its_own_form() -> None:
     with answering(responses) as server:
-        model = OpenAIModel("m", base_url=server.base_url)
-        request = CompletionRequest(60, pushed=JsonSchema('{"type": "string"}'), sampling=DRAWN)
-        assert text(run(pieces_of(model, (PromptTurn("user", "Hello"),), request))) == "Four"
+        assert text(said(server, request=replace(DREW, pushed=JsonSchema('{"type": "string"}')))) == "Four"
         form = server.posts[-1].body["text"]["format"]
         assert (form["type"], form["schema"]) == ("json_schema", {"type": "string"})
 
 
 def test_fewer_tokens_than_the_responses_api_takes() -> None:
     with answering(responses) as server:
-        model = OpenAIModel("m", base_url=server.base_url)
-        pieces = run(pieces_of(model, (PromptTurn("user", "Hello"),), CompletionRequest(2, sampling=DRAWN)))
+        pieces = said(server, request=replace(DREW, max_tokens=2))
         assert pieces[-1].finish == "length" and text(pieces) == "Fo"  # the thought is a piece, too
-
-
-@pytest.mark.parametrize(
-    ("event", "sentence"),
-    [
-        ({"type": "error", "code": "server_error", "message": "out of order"}, "out of order"),
-        ({"type": "response.failed", "response": {"error": {"code": "x", "message": "out of order"}}}, "out of order"),
-        (
-            {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "content_filter"}}},
-            "content filter",
-        ),
-        ({"type": "response.refusal.done", "refusal": "No."}, "refuses to answer: No."),
-    ],
-)
-def test_what_the_responses_api_says_instead_of_an_answer(event: dict[str, Any], sentence: str) -> None:
-    with serving(VLLM, "", Fault(plain=sse(event))) as server, pytest.raises(ModelError, match=sentence):
-        run(pieces_of(OpenAIModel("stub", base_url=server.base_url), TEXT, CompletionRequest(9)))
-
-
-# What ends an answer, and what does not ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def word(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
-
-
-@pytest.mark.parametrize(
-    ("word", "finish"),
-    [
-        *((word, "stop") for word in ("eos", "eos_token", "end_turn", "stop_sequence", "STOP", "boredom")),
-        *((word, "length") for word in ("model_length", "max_tokens", "LENGTH")),
-        ("", "stop"),
-    ],
-)
-def test_an_answer_was_lost_for_the_word_at_its_end(word: str, finish: str) -> None:
-    """R13."""
-    used = {"usage": {"prompt_tokens": 1, "completion_tokens": 60 if finish == "length" else 1}}
-    body = sse(choice(text="Hi", finish_reason=word) | used, "[DONE]")
-    with serving(VLLM, "", Fault(plain=body)) as server:
-        pieces = run(pieces_of(OpenAIModel("stub", base_url=server.base_url), TEXT, CompletionRequest(60)))
-        assert (text(pieces), pieces[-1].finish) == ("Hi", finish)
-
-
-def test_an_unknown_word_after_all_tokens_is_their_limit() -> None:
-    body = sse(choice(text="Hi", finish_reason="spent") | {"usage": {"completion_tokens": 60}}, "[DONE]")
-    with serving(VLLM, "", Fault(plain=body)) as server:
-        pieces = run(pieces_of(OpenAIModel("stub", base_url=server.base_url), TEXT, CompletionRequest(60)))
-        assert pieces[-1].finish == "length"
-
-
-@pytest.mark.parametrize(
-    ("parts", "answer"),
-    [(["\ud83c", "\udf89"], "🎉"), (["a\ud83c", "\udf89b"], "a🎉b"), (["\ud83c"], "\ufffd"), (["\udf89?"], "\ufffd?")],
-)
-def test_halves_of_a_character_became_question_marks(parts: list[str], answer: str) -> None:
-    """R16."""
-    body = sse(*(choice(text=part) for part in parts), choice(text="", finish_reason="stop"))
-    with serving(VLLM, "", Fault(plain=body)) as server:
-        assert (
-            text(run(pieces_of(OpenAIModel("stub", base_url=server.base_url), TEXT, CompletionRequest(60)))) == answer
-        )
-
-
-def test_a_server_that_never_ends() -> None:
-    body = sse(*(choice(text="a") for _ in range(400)))
-    with (
-        serving(VLLM, "", Fault(plain=body)) as server,
-        pytest.raises(ModelError, match="goes on beyond max_tokens=3, without an end"),
-    ):
-        run(pieces_of(OpenAIModel("stub", base_url=server.base_url), TEXT, CompletionRequest(3)))
