@@ -41,14 +41,7 @@ from tests.models.api import (
     sse,
     text,
 )
-from tests.servers.kinds import (
-    LLAMA_CPP,
-    OPENAI_CHAT,
-    OPENAI_TEXT,
-    SGLANG,
-    VLLM,
-    Config,
-)
+from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.stub import Fault, Server, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
@@ -211,19 +204,6 @@ def test_with_a_tokenizer_plain_text_is_sent_as_ids_so_that_no_spelling_in_it_is
         assert by_ids != known, "it need not be how the server cuts the text"
 
 
-def test_a_real_model_behind_the_stub() -> None:
-    demo = DemoModel.load()
-    prompt = "Things to pack for Rome:\n-"
-    ids = (*demo.tokenizer.bos, *demo.tokenizer.encode(prompt.encode()))
-    with serving(VLLM, demo) as server:
-        pieces = ask(server, CompletionRequest(12, alternatives=2), (PromptTurn(None, prompt),))
-    for piece in pieces[:-1]:
-        ((row,),) = run(demo.score([ScoreRequest(ids)]))
-        assert piece.token == int(row.argmax()) and piece.logprob == pytest.approx(float(row.max()))
-        ids = (*ids, piece.token)
-    assert len(pieces) == 13
-
-
 @pytest.mark.parametrize(
     ("spelling", "data", "number"),
     [
@@ -235,33 +215,23 @@ def test_a_real_model_behind_the_stub() -> None:
     ],
 )
 def test_how_tokens_are_spelled(spelling: str, data: bytes | None, number: int | None) -> None:
-    scores = {
-        "tokens": [spelling],
-        "token_logprobs": [-9999.0],
-        "top_logprobs": [{spelling: -1.0, r"bytes:\xff": -2.0}],
-    }
-    delta = read({"choices": [{"index": 0, "text": "x", "logprobs": scores}]}, (b"zero", b"one", b"two"))
-    (token,) = delta.tokens
-    assert (token.data, token.id, token.logprob) == (data, number, None)
-    assert token.alternatives == ((b"\xff", -2.0),)
+    others = [{spelling: -1.0, r"bytes:\xff": -2.0}]
+    scores = {"tokens": [spelling], "token_logprobs": [-9999.0], "top_logprobs": others}
+    (token,) = read(choice(text="x", logprobs=scores), (b"zero", b"one", b"two")).tokens
+    assert token == ServerToken(data, number, None, ((b"\xff", -2.0),))
 
 
 def test_a_text_that_a_token_does_not_fit_keeps_its_bytes() -> None:
     """SentencePiece spells a token without the space that stands before it."""
     scores = {"tokens": ["Foo"], "token_logprobs": [-0.5], "top_logprobs": [{"Foo": -0.5, "Bar": -1.0}]}
-    assembler = Assembler((), raw=True)
-    delta = read({"choices": [{"index": 0, "text": " Foo", "logprobs": scores, "token_ids": [7]}]}, ())
-    assert list(assembler.take(delta)) == [StreamPiece(b" Foo", 7, -0.5)]
+    delta = read(choice(text=" Foo", logprobs=scores, token_ids=[7]), ())
+    assert list(Assembler((), raw=True).take(delta)) == [StreamPiece(b" Foo", 7, -0.5)]
 
 
 def test_what_was_held_back_belongs_to_no_single_token() -> None:
     """llama.cpp holds back what may begin a stop string, and gives its bytes to the token that comes after."""
-    events = [
-        {"content": "", "tokens": [5], "stop": False},
-        {"content": "the", "tokens": [6], "stop": False},
-        {"content": " end", "tokens": [7], "stop": False},
-        {"content": "é", "tokens": [8], "stop": False},
-    ]
+    said = ((5, ""), (6, "the"), (7, " end"), (8, "é"))
+    events = [{"content": content, "tokens": [token], "stop": False} for token, content in said]
     assembler = Assembler((), raw=True)
     pieces = [piece for event in events for piece in assembler.take(read(event, ()))]
     assert [(piece.data, piece.token) for piece in pieces] == [(b"the", None), (b" end", 7), ("é".encode(), None)]
@@ -297,25 +267,24 @@ def test_only_the_models_own_scores_are_given(temperature: float, told: bool) ->
 # Stops, bounds, ends --------------------------------------------------------------------------------------------------
 
 
+ENDING = "One.\n\nTwo and the END"
+STOPS = [
+    (("\n",), "One.\n", "\n"),  # the token is ".\n\n": what it says beyond is cut
+    (("the END", "x"), ENDING, "the END"),  # of several tokens
+    (("Two", "."), "One.", "."),
+    (("nowhere",), ENDING, None),
+]
+
+
 @pytest.mark.parametrize("prompt", [TEXT, CHAT], ids=["text", "chat"])
 @pytest.mark.parametrize("config", TELLING, ids=lambda config: config.kind)
-@pytest.mark.parametrize(
-    ("stops", "said", "ended_by"),
-    [
-        (("\n",), "One.\n", "\n"),  # the token is ".\n\n": what it says beyond is cut
-        (("the END", "x"), None, "the END"),  # of several tokens
-        (("Two", "."), "One.", "."),
-        (("nowhere",), None, None),
-    ],
-    ids=["inside a token", "over tokens", "the first of two", "none"],
-)
+@pytest.mark.parametrize(("stops", "said", "ended_by"), STOPS)
 def test_a_stop_string_is_told_apart_from_the_end(
-    config: Config, prompt: Prompt, stops: tuple[str, ...], said: str | None, ended_by: str | None
+    config: Config, prompt: Prompt, stops: tuple[str, ...], said: str, ended_by: str | None
 ) -> None:
-    spoken = "One.\n\nTwo and the END"
-    with serving(config, spoken) as server:
+    with serving(config, ENDING) as server:
         pieces = ask(server, CompletionRequest(40, stops=stops, alternatives=2), prompt)
-    assert text(pieces) == (said or spoken)
+    assert text(pieces) == said
     assert (pieces[-1].finish, pieces[-1].ended_by) == ("stop", ended_by)
 
 
@@ -342,26 +311,19 @@ def test_the_bound_ends_an_answer(config: Config) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_what_it_cost_is_what_the_server_counted(config: Config) -> None:
     """Law 6."""
+    role = "user" if not config.text or config.kind == "ollama" else None
+    request = CompletionRequest(20, sampling=Sampling(config.only_temperature or 0.0))
     with serving(config, SPOKEN) as server:
         asked = model(server)
-        chat = not config.text or config.kind == "ollama"
-        prompt: Prompt = (PromptTurn("user" if chat else None, "- Option"),)
-        request = CompletionRequest(20, sampling=Sampling(config.only_temperature or 0.0))
-
-        async def twice() -> list[ServerUsage | None]:
-            await asked.probe()
-            return [(await pieces_of(asked, prompt, request))[-1].spent for _ in range(2)]
-
-        before = counted(server)
         run(asked.probe())
         met = counted(server)
-        first, second = run(twice())
-        size = 1 + len(ScriptedModel("").tokenizer.encode(b"- Option"))
+        work = (pieces_of(asked, (PromptTurn(role, "- Option"),), request) for _ in range(2))
+        first, second = (run(each)[-1].spent for each in work)
+        size, said = 1 + len(ScriptedModel("").tokenizer.encode(b"- Option")), (server.completion_tokens - met[2]) // 2
+        assert server.requests - met[0] == 2
         if not config.tells_usage:
             assert first == second == ServerUsage()
             return
-        said = (server.completion_tokens - met[2]) // 2
-        assert before == (0, 0, 0) and server.requests - met[0] == 2
         assert first is not None and (first.prompt_tokens, first.completion_tokens) == (size, said)
         assert second == ServerUsage(size, size, said)
 
@@ -374,27 +336,24 @@ def test_a_usage_that_is_no_count_is_not_told(usage: object) -> None:
         assert ask(server)[-1].spent == ServerUsage()
 
 
-def test_leaving_ends_the_request() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["left", "cancelled"])
+def test_leaving_ends_the_request(is_cancelled: bool) -> None:
     with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
 
-        async def a_little() -> None:
+        async def read() -> None:
             async with aclosing(model(server).stream(TEXT, CompletionRequest(2000))) as pieces:
-                await anext(pieces)
-            await asyncio.to_thread(server.wait, lambda: server.disconnects == 1)
+                async for _ in pieces:
+                    if not is_cancelled:
+                        return
 
-        run(a_little())
-        assert 0 < server.completion_tokens < 500
-
-
-def test_a_cancelled_task_ends_the_request() -> None:
-    with serving(replace(VLLM, seconds_per_token=0.004), "word " * 400) as server:
-
-        async def cancelled() -> None:
-            task = asyncio.create_task(pieces_of(model(server), TEXT, CompletionRequest(2000)))
+        async def left() -> None:
+            task = asyncio.create_task(read())
             await asyncio.to_thread(server.wait, lambda: server.completion_tokens > 0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            if is_cancelled:
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() is is_cancelled
             await asyncio.to_thread(server.wait, lambda: server.disconnects == 1)
 
-        run(cancelled())
+        run(left())
+        assert 0 < server.completion_tokens < 500

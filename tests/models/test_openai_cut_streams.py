@@ -79,16 +79,23 @@ def asking(chat: bool) -> str:
     return f'"{tags[0]}The capital of France:{tags[1]}[A]" where len(TOKENS(A)) < 40'
 
 
+def ran(server: Cutting, chat: bool = True, source: str = "", **options: Any) -> lq.Result:
+    """A run in a process of its own: it knows what its cache file has."""
+    settings = {name: options.pop(name) for name in ("timeout", "revision") if name in options}
+    model = lq.model("openai/m", base_url=server.base_url, **settings)
+    return lq.run_sync(source or asking(chat), model=model, session=lq.Session(), **options)
+
+
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 
 @ROUTES
-@pytest.mark.parametrize("is_whole", [False, True], ids=["stream", "whole"])
-def test_an_answer_without_a_finish_reason_was_said_again_and_again(chat: bool, is_whole: bool) -> None:
-    """`[DONE]` is an end, and so is the end of a JSON text."""
-    body = whole(TEXT, chat=chat, end=None) if is_whole else events(*SAID, chat=chat, end=None)
-    with cutting([Reply(200, body, WHOLE if is_whole else {})], chat=chat) as server:
-        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+@pytest.mark.parametrize("end", ["", "data: [DONE]\n\n", "data: [DONE]", "data:[DONE]\r"], ids=repr)
+def test_an_answer_without_a_finish_reason_was_said_again_and_again(chat: bool, end: str) -> None:
+    """`[DONE]` is an end, also without a blank line after it, and so is the end of a JSON text."""
+    body = events(*SAID, chat=chat, end=None, done=False) + end.encode() if end else whole(TEXT, chat=chat, end=None)
+    with cutting([Reply(200, body, {} if end else WHOLE)], chat=chat) as server:
+        result = ran(server, chat)
     assert (result["A"], len(server.posts), result.notices) == (TEXT, 1, ())
 
 
@@ -96,41 +103,39 @@ def test_an_answer_without_a_finish_reason_that_has_all_its_tokens_has_run_out()
     """It is gone on with, where the server continues a text."""
     answers = [events(*"abcdefghij" * 3, chat=False, end=None), events("the end", chat=False, end=None)]
     with cutting(lambda path, body: Reply(200, answers[bool(server.posts[1:])]), chat=False) as server:
-        model = lq.model("openai/m", base_url=server.base_url)
-        result = lq.run_sync('"Say:[A]" where len(A) < 60', model=model, session=lq.Session())
+        result = ran(server, source='"Say:[A]" where len(A) < 60')
     most = server.posts[0]["max_tokens"]
     assert result["A"] == ("abcdefghij" * 3 + "the end" if most <= 30 else "abcdefghij" * 3)
-
-
-@ROUTES
-@pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]\r"])
-def test_an_end_without_a_blank_line_after_it_was_taken_for_a_cut(chat: bool, end: bytes) -> None:
-    body = events(*SAID, chat=chat, end=None, done=False) + end
-    with cutting([Reply(200, body)], chat=chat) as server:
-        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
-    assert (result["A"], len(server.posts), result.notices) == (TEXT, 1, ())
 
 
 # Silence --------------------------------------------------------------------------------------------------------------
 
 
-@ROUTES
-@pytest.mark.parametrize("probed", [True, False], ids=["answer", "first contact"])
-@pytest.mark.parametrize("begun", [(), ("Paris",)], ids=["at once", "after text"])
+NO_CHOICE = b'data: {"choices": []}\n\n'
+NO_TEXT = b'data: {"choices": [{"index": 0, "delta": {}}]}\n\n'
+COMMENT = b": still here\n\n"
+
+
 @pytest.mark.parametrize(
-    "endless",
-    [b'data: {"choices": []}\n\n', b'data: {"choices": [{"index": 0, "delta": {}}]}\n\n', b": still here\n\n"],
-    ids=["no choice", "no text", "comments"],
+    ("chat", "probed", "begun", "endless"),
+    [
+        (True, True, (), NO_CHOICE),
+        (True, False, ("Paris",), NO_TEXT),
+        (True, True, ("Paris",), COMMENT),
+        (False, True, ("Paris",), NO_CHOICE),
+        (False, False, (), COMMENT),
+        (False, True, (), NO_TEXT),
+    ],
 )
 def test_empty_events_without_end_outlived_the_timeout(
     chat: bool, probed: bool, begun: tuple[str, ...], endless: bytes
 ) -> None:
+    """Of an answer, or of the first contact; at once, or after text."""
     body = events(*begun, chat=chat, end=None, done=False) or b": hello\n\n"
     before = time.monotonic()
-    with cutting([Reply(200, body, endless=endless)], chat=chat, probed=probed) as server:
-        model = lq.model("openai/m", base_url=server.base_url, timeout=0.25)
-        with pytest.raises(lq.ModelError, match=r"for 0\.25 s") as caught:
-            lq.run_sync(asking(chat), model=model, session=lq.Session())
+    silent = pytest.raises(lq.ModelError, match=r"for 0\.25 s")
+    with cutting([Reply(200, body, endless=endless)], chat=chat, probed=probed) as server, silent as caught:
+        ran(server, chat, timeout=0.25)
     assert time.monotonic() - before < 8 and caught.value.hint and len(server.posts) == 1
 
 
@@ -138,22 +143,19 @@ def test_empty_events_without_end_outlived_the_timeout(
 
 
 @ROUTES
-@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize("cuts", [1, 2, 3])
 def test_a_first_contact_that_is_cut_ended_the_run(chat: bool, cuts: int) -> None:
+    """Three times in a row are a sentence."""
     body = events(*SAID, chat=chat)
-    answers = [*[Reply(200, body, at=30)] * cuts, Reply(200, body)]
-    with cutting(answers, chat=chat, probed=False) as server:
-        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+    with cutting([*[Reply(200, body, at=30)] * cuts, Reply(200, body)], chat=chat, probed=False) as server:
+        if cuts == 3:
+            with pytest.raises(lq.ModelError, match="3 times in") as caught:
+                ran(server, chat)
+            assert len(server.posts) == 3 and caught.value.hint
+            return
+        result = ran(server, chat)
     assert result["A"] == TEXT and len(server.posts) == cuts + 2
     assert result.usage.requests == cuts + 2 + chat, "a server of chats also refuses plain text"
-
-
-@ROUTES
-def test_a_first_contact_that_is_always_cut_is_a_sentence(chat: bool) -> None:
-    cut = Reply(200, events(*SAID, chat=chat), at=30)
-    with cutting([cut], chat=chat, probed=False) as server, pytest.raises(lq.ModelError, match="3 times in") as caught:
-        lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
-    assert len(server.posts) == 3 and caught.value.hint
 
 
 # Answers that are cut -------------------------------------------------------------------------------------------------
@@ -188,13 +190,10 @@ def test_a_stream_that_was_cut_doubled_its_text(chat: bool, place: str, tmp_path
     body = CHAT if chat else PLAIN
     closed, reset = (Reply(200, body, at=places(body)[place], is_reset=is_reset) for is_reset in (False, True))
     with cutting([closed, reset, Reply(200, body)], chat=chat) as server:
-        model = lq.model("openai/m", base_url=server.base_url)
-        result = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
-        assert result["A"] == SENTENCE and result.usage.completion_tokens is None
-        assert len(server.posts) == 3 and server.posts[0] == server.posts[1] == server.posts[2]
-        assert len(result.notices) == 1 and BROKE in result.notices[0]
-        again = lq.run_sync(asking(chat), model=model, session=lq.Session(), cache=str(tmp_path / "x.tokens"))
-        assert (again["A"], len(server.posts), again.notices) == (SENTENCE, 3, ())
+        result, again = (ran(server, chat, cache=str(tmp_path / "x.tokens")) for _ in range(2))
+    assert result["A"] == again["A"] == SENTENCE and result.usage.completion_tokens is None
+    assert len(server.posts) == 3 and server.posts[0] == server.posts[1] == server.posts[2]
+    assert [BROKE in notice for notice in result.notices] == [True] and not again.notices
     result.check_ledger()
 
 
@@ -205,7 +204,7 @@ def test_a_stream_that_was_cut_doubled_its_text(chat: bool, place: str, tmp_path
 def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> None:
     body = CHAT if chat else PLAIN
     with cutting([Reply(200, body, at=body.index(at.encode()) + len(at), is_reset=True)], chat=chat) as server:
-        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+        result = ran(server, chat)
     assert (result["A"], result.notices, len(server.posts)) == (SENTENCE, (), 1)
 
 
@@ -214,7 +213,7 @@ def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> Non
 def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: int) -> None:
     body = whole(SENTENCE, chat=chat)
     with cutting([Reply(200, body, WHOLE, at=at % len(body)), Reply(200, body, WHOLE)], chat=chat) as server:
-        result = lq.run_sync(asking(chat), model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())
+        result = ran(server, chat)
     assert (result["A"], len(server.posts), len(result.notices)) == (SENTENCE, 2, 1)
 
 
@@ -228,8 +227,7 @@ def test_a_draw_that_was_cut_is_the_one_of_a_stream_that_was_not(chat: bool, opt
 
     source = "sample\n    " + asking(chat).replace(" where", "\nwhere")
     with cutting(answer, chat=chat) as server:
-        model = lq.model("openai/m", base_url=server.base_url)
-        found = lq.run_sync(source, model=model, session=lq.Session(), **options)
+        found: Any = ran(server, source=source, **options)
     results = found if isinstance(found, list) else [found]
     assert {one["A"] for one in results} == {f"It is number {body['seed']}." for body in server.posts}
     assert len(server.posts) == 2 * len(results)
@@ -239,23 +237,13 @@ def test_a_draw_that_was_cut_is_the_one_of_a_stream_that_was_not(chat: bool, opt
 def test_a_third_answer_in_a_row_that_breaks_off_gives_up_and_its_part_is_not_doubled_later(
     chat: bool, tmp_path: Path
 ) -> None:
-    body = CHAT if chat else PLAIN
-    cuts = [
-        Reply(200, body, at=places(body)[place]) for place in ("after an event", "in a later event", "in a character")
-    ]
-    with cutting([*cuts, Reply(200, body)], chat=chat) as server:
-        model = lq.model("openai/m", base_url=server.base_url)
-        options: Any = {"model": model, "cache": str(tmp_path / "x.tokens")}
-        with pytest.raises(lq.ModelError, match="3 times in a row") as caught:
-            lq.run_sync(asking(chat), session=lq.Session(), **options)
-        assert caught.value.hint and len(server.posts) == 3
+    body, cache = CHAT if chat else PLAIN, str(tmp_path / "x.tokens")
+    cuts = [Reply(200, body, at=places(body)[at]) for at in ("after an event", "in a character", "in a later event")]
+    with cutting(cuts, chat=chat) as server, pytest.raises(lq.ModelError, match="3 times in a row") as caught:
+        ran(server, chat, cache=cache, revision="r")
+    assert caught.value.hint and len(server.posts) == 3
     with cutting(continuing(chat), chat=chat) as server:
-        options["model"] = lq.model("openai/m", base_url=server.base_url, revision="r")
-        with cutting([Reply(200, body, at=places(body)["in a later event"])], chat=chat) as broken:
-            begun = lq.model("openai/m", base_url=broken.base_url, revision="r")
-            with pytest.raises(lq.ModelError, match="3 times in a row"):
-                lq.run_sync(asking(chat), session=lq.Session(), **options | {"model": begun})
-        assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
+        assert ran(server, chat, cache=cache, revision="r")["A"] == SENTENCE
 
 
 def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Reply]:
@@ -274,10 +262,10 @@ def continuing(chat: bool) -> Callable[[str, Mapping[str, Any]], Reply]:
 @ROUTES
 def test_a_cut_answer_that_is_another_one_the_next_time_is_an_error_and_not_glued_together(chat: bool) -> None:
     first, second = events("Paris is ", "it.", chat=chat), events("The capital is Paris.", chat=chat)
-    with cutting([Reply(200, first, at=first.index(b"it.")), Reply(200, second)], chat=chat) as server:
-        model = lq.model("openai/m", base_url=server.base_url)
-        with pytest.raises(lq.ModelError, match="broke off an answer, and its answer to the same request") as caught:
-            lq.run_sync(asking(chat), model=model, session=lq.Session())
+    answers = [Reply(200, first, at=first.index(b"it.")), Reply(200, second)]
+    error = pytest.raises(lq.ModelError, match="broke off an answer, and its answer to the same request")
+    with cutting(answers, chat=chat) as server, error as caught:
+        ran(server, chat)
     assert caught.value.hint == "run it again" and len(server.posts) == 2
 
 
@@ -291,9 +279,8 @@ def test_an_answer_that_breaks_off_with_done_is_asked_for_again_where_that_is_an
             lq.run_sync('"[A]" where STOPS_AT(A, "\\n")', model=model_of(stub), session=lq.Session())
 
 
-def test_what_a_cut_answer_costs_is_in_the_budget(tmp_path: Path) -> None:
-    body = CHAT
-    with cutting([Reply(200, body, at=len(body) // 2), Reply(200, body)]) as server:
+def test_what_a_cut_answer_costs_is_in_the_budget() -> None:
+    with cutting([Reply(200, CHAT, at=len(CHAT) // 2), Reply(200, CHAT)]) as server:
         model = lq.model("openai/m", base_url=server.base_url)
         asyncio.run(model.probe())
         with pytest.raises(lq.BudgetError):
@@ -317,25 +304,24 @@ def test_readers_of_events_see_each_text_of_a_cut_answer_once() -> None:
     assert sum(isinstance(event, Notice) and BROKE in event.message for event in found) == 1
 
 
+LONG, SHORT = "len(TOKENS(A)) < 40", "len(A) < 6"
+
+
 @ROUTES
 def test_text_of_a_run_that_was_left_in_the_middle_is_not_doubled_by_the_next(chat: bool, tmp_path: Path) -> None:
     """A shorter query before, or Ctrl-C: what is known is a part of the answer."""
+    cache = str(tmp_path / "x.tokens")
     with cutting(continuing(chat), chat=chat) as server:
-        options: Any = {"model": lq.model("openai/m", base_url=server.base_url), "cache": str(tmp_path / "x.tokens")}
-        short = asking(chat).replace("len(TOKENS(A)) < 40", "len(A) < 6")
-        assert lq.run_sync(short, session=lq.Session(), **options)["A"] == SENTENCE[:5]
-        assert lq.run_sync(asking(chat), session=lq.Session(), **options)["A"] == SENTENCE
+        assert ran(server, source=asking(chat).replace(LONG, SHORT), cache=cache)["A"] == SENTENCE[:5]
+        assert ran(server, chat, cache=cache)["A"] == SENTENCE
     assert not any("Go on exactly" in str(body) for body in server.posts)
 
 
 def test_an_answer_of_a_chat_that_is_another_one_than_its_known_part_says_how_to_ask_anew(tmp_path: Path) -> None:
-    answers = [Reply(200, CHAT), Reply(200, events("The capital is Paris.", chat=True))]
-    with cutting(answers) as server:
-        options: Any = {"model": lq.model("openai/m", base_url=server.base_url), "cache": str(tmp_path / "x.tokens")}
-        short = asking(True).replace("len(TOKENS(A)) < 40", "len(A) < 6")
-        lq.run_sync(short, session=lq.Session(), **options)
+    cache = str(tmp_path / "x.tokens")
+    with cutting([Reply(200, CHAT), Reply(200, events("The capital is Paris.", chat=True))]) as server:
+        ran(server, source=asking(True).replace(LONG, SHORT), cache=cache)
         with pytest.raises(lq.ModelError, match="answers otherwise than before") as caught:
-            lq.run_sync(asking(True), session=lq.Session(), **options)
+            ran(server, cache=cache)
         assert "refresh" in (caught.value.hint or "")
-        anew = lq.run_sync(asking(True), session=lq.Session(), cache_mode="refresh", **options)
-        assert anew["A"] == "The capital is Paris."
+        assert ran(server, cache=cache, cache_mode="refresh")["A"] == "The capital is Paris."
