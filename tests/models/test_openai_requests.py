@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,20 +25,7 @@ from lmql_lite.models.openai.dialects import Dialect
 from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.options import Sampling
-from tests.models.api import (
-    CHAT,
-    DRAWN,
-    SPOKEN,
-    TELLING,
-    TEXT,
-    ask,
-    counted,
-    failing,
-    model,
-    pieces_of,
-    run,
-    text,
-)
+from tests.models.api import CHAT, DRAWN, SPOKEN, TELLING, TEXT, ask, counted, failing, model, pieces_of, run, text
 from tests.servers.kinds import (
     LLAMA_CPP,
     LLAMA_CPP_PYTHON,
@@ -120,19 +109,6 @@ def test_a_turn_that_has_begun_is_gone_on_with(config: Config) -> None:
         assert server.bodies[-1]["messages"][-1] == {"role": "assistant", "content": "Ein "}
         assert text(ask(server, prompt=(PromptTurn("user", ""), PromptTurn("assistant", "")))) == SPOKEN
         assert server.bodies[-1]["messages"] == [{"role": "user", "content": ""}]
-
-
-@pytest.mark.parametrize(
-    "config", [OPENAI_CHAT, replace(LLAMA_CPP, prefills=False), OLLAMA], ids=lambda config: config.kind
-)
-def test_a_turn_that_cannot_be_gone_on_with_costs_nothing(config: Config) -> None:
-    with serving(config, SPOKEN) as server:
-        asked = model(server)
-        run(asked.probe())
-        before = counted(server)
-        with pytest.raises(ModelError, match="cannot continue a turn of the assistant that has begun") as caught:
-            run(pieces_of(asked, BEGUN, CompletionRequest(9)))
-        assert counted(server) == before and caught.value.hint
 
 
 def test_a_model_that_thinks() -> None:
@@ -234,17 +210,6 @@ def test_a_models_own_settings_do_not_count(config: Config) -> None:
     assert best["top_k"] in (-1, 0) and best[penalty] == drawn[penalty] == 1.0
 
 
-@pytest.mark.parametrize("option", [{"top_k": 5}, {"typical_p": 0.9}], ids=["top_k", "typical_p"])
-def test_what_the_protocol_cannot_say_is_refused_before_anything_is_spent(option: dict[str, Any]) -> None:
-    with serving(OPENAI_TEXT, "Hi") as server:
-        asked = model(server)
-        run(asked.probe())
-        before = counted(server)
-        with pytest.raises(ModelError, match=f"does not support {next(iter(option))}"):
-            run(pieces_of(asked, TEXT, CompletionRequest(9, sampling=Sampling(temperature=1.0, **option))))
-        assert counted(server) == before
-
-
 # Scores ---------------------------------------------------------------------------------------------------------------
 
 
@@ -279,20 +244,44 @@ def test_with_a_tokenizer_texts_are_scored_as_ids_S12() -> None:
     assert [body["prompt"] for body in bodies] == [[*tokenizer.bos, *tokenizer.encode(each.encode())] for each in texts]
 
 
+# What a server cannot do ----------------------------------------------------------------------------------------------
+
+
+async def going_on(asked: OpenAIModel) -> object:
+    return await pieces_of(asked, BEGUN, CompletionRequest(9))
+
+
+async def drawing(asked: OpenAIModel, **options: Any) -> object:
+    return await pieces_of(asked, TEXT, CompletionRequest(9, sampling=Sampling(temperature=1.0, **options)))
+
+
+async def scoring(asked: OpenAIModel) -> object:
+    return await asked.score((PromptTurn(None, "Q:"),), ["a", "b"])
+
+
+GOES_ON = "cannot continue a turn of the assistant that has begun"
+
+
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("config", "work", "sentence"),
     [
-        (LLAMA_CPP_PYTHON, "reports them one position off"),
-        (LLAMA_CPP, "reports no log-probabilities of a prompt"),
-        (OPENAI_TEXT, "does not score the text of a prompt"),
+        (OPENAI_CHAT, going_on, GOES_ON),
+        (replace(LLAMA_CPP, prefills=False), going_on, GOES_ON),
+        (OLLAMA, going_on, GOES_ON),
+        (OPENAI_TEXT, partial(drawing, top_k=5), "does not support top_k"),
+        (OPENAI_TEXT, partial(drawing, typical_p=0.9), "does not support typical_p"),
+        (LLAMA_CPP_PYTHON, scoring, "reports them one position off"),
+        (LLAMA_CPP, scoring, "reports no log-probabilities of a prompt"),
+        (OPENAI_TEXT, scoring, "does not score the text of a prompt"),
     ],
-    ids=lambda one: one.kind if isinstance(one, Config) else "",
 )
-def test_a_server_that_cannot_score_is_not_asked(config: Config, reason: str) -> None:
-    with serving(config, "Hi") as server:
+def test_what_a_server_cannot_do_is_refused_before_anything_is_spent(
+    config: Config, work: Callable[[OpenAIModel], Coroutine[Any, Any, object]], sentence: str
+) -> None:
+    with serving(config, SPOKEN) as server:
         asked = model(server)
         run(asked.probe())
         before = counted(server)
-        with pytest.raises(ModelError, match=reason):
-            run(asked.score((PromptTurn(None, "Q:"),), ["a", "b"]))
-        assert counted(server) == before
+        with pytest.raises(ModelError, match=sentence) as caught:
+            run(work(asked))
+        assert counted(server) == before and caught.value.hint
