@@ -112,7 +112,6 @@ SLOW = (
     "models/test_exact.py",
     "models/test_kv_tiers.py",
     "models/test_multimodal.py",
-    "models/test_passes.py",
     "models/test_rotation.py",
     "models/test_transformers.py",
     "program/test_places.py",

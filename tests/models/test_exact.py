@@ -1,20 +1,24 @@
-"""Exact models: equal bits in one shot, in pieces, beside others and from disk. Close calls of the others (S5)."""
+"""Scores against a network's own pass, however they are asked for, and exact models: the same bits in one shot, in
+pieces, beside others and from disk. Close calls of the others (S5)."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import lmql_lite as lq
 from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.errors import ModelError
-from lmql_lite.models.base import ScoreRequest
+from lmql_lite.models import model_files
+from lmql_lite.models.base import Scorer, ScoreRequest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
 with warnings.catch_warnings():
@@ -26,7 +30,11 @@ from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
 from tests.cache.kv.tiny_models import CONFIGS, RECURRENT, tiny  # noqa: E402
 from tests.models.byte_tokenizers import byte_tokenizer  # noqa: E402
 
-LENGTH, CHUNK = 280, 64
+LENGTH, CHUNK = 300, 64
+"""The text is longer than a page, so that its border is crossed."""
+LAST = range(LENGTH - 9, LENGTH + 1)
+Asked = tuple[Sequence[int], Sequence[int]]
+Rows = NDArray[np.float32]
 
 
 @pytest.fixture(autouse=True)
@@ -41,34 +49,68 @@ def model_of(kind: str, dtype: str = "float32", **access: Any) -> TransformersMo
     return model
 
 
-def scores(model: TransformersModel, *asked: tuple[tuple[int, ...], int]) -> list[np.ndarray]:
-    """Scores after the first tokens of each text, all asked at once."""
-    rows = asyncio.run(model.score([ScoreRequest(ids[:end]) for ids, end in asked]))
-    return [row for (row,) in rows]
+def text(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(int(each) for each in np.random.default_rng(seed).integers(2, 250, count))
+
+
+def scores(model: TransformersModel, *asked: Asked) -> list[Rows]:
+    """Scores at some ends of each text, all asked at once."""
+    found = asyncio.run(model.score([ScoreRequest((), tuple(ids[: max(ends)]), tuple(ends)) for ids, ends in asked]))
+    return [np.stack(rows) for rows in found]
+
+
+def in_every_way(model: TransformersModel, ids: tuple[int, ...]) -> dict[str, Rows]:
+    """Scores at the last ten places: in chunks, step by step, in a batch with others, and in a tree of branches."""
+    found = {}
+    for end in (7, 60, 255):  # behind 7, layers with a window and without one begin with the same key
+        scores(model, (ids, (end,)))
+    (found["chunks"],) = scores(model, (ids, LAST))
+    model._rows.forget()
+    scores(model, (ids, (LENGTH - 10,)))
+    found["steps"] = np.concatenate([scores(model, (ids, (end,)))[0] for end in LAST])
+    model._rows.forget()
+    others = [text(seed, 20 + 90 * seed) for seed in range(1, 4)]
+    scores(model, (ids, (LENGTH - 10,)), *((other, (len(other),)) for other in others))
+    steps = []
+    for step, end in enumerate(LAST, 1):
+        first, *rest = (((*other, *(9,) * step), (len(other) + step,)) for other in others)
+        steps.append(scores(model, first, (ids, (end,)), *rest)[1])
+    found["batches"] = np.concatenate(steps)
+    model._rows.forget()
+    scores(model, (ids, (250,)))
+    branches = [((*ids[:at], 3, 4, 5), (at + 3,)) for at in (LENGTH - 8, LENGTH - 5, 251, LENGTH - 2)]
+    found["trees"] = scores(model, *branches, (ids, LAST))[-1]
+    return found
+
+
+@pytest.mark.parametrize("kind", [*CONFIGS, *RECURRENT])
+def test_scores_are_those_of_the_networks_own_pass_in_every_way(kind: str) -> None:
+    model, ids, noise = model_of(kind), text(11, LENGTH), 1e-3 if kind in RECURRENT else 1e-4
+    with torch.inference_mode():
+        logits = tiny(kind)(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -10:]
+    expected = torch.log_softmax(logits.float(), -1).numpy()
+    assert (kind in RECURRENT or model.epsilon > 0) and model.epsilon < 1e-3
+    for way, found in in_every_way(model, ids).items():
+        np.testing.assert_allclose(found, expected, atol=noise, err_msg=way)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_an_exact_model_gives_the_same_bits_however_it_is_asked(kind: str, dtype: str, tmp_path: Path) -> None:
+def test_an_exact_model_gives_the_same_bits_in_every_way(kind: str, dtype: str, tmp_path: Path) -> None:
+    kv = KVCacheConfig(chunk_size=CHUNK, local_disk=str(tmp_path))
     try:
-        model = model_of(kind, dtype, exact=True, kv=KVCacheConfig(chunk_size=CHUNK, local_disk=str(tmp_path)))
-    except ModelError as error:
+        model = model_of(kind, dtype, exact=True, kv=kv)
+    except ModelError as error:  # on processors without instructions for it
         assert (kind[:4], dtype) == ("gpt2", "bfloat16") and "scores differ between passes" in error.message
         return
-    assert model.epsilon == 0
-    ids, other = (tuple(np.random.default_rng(seed).integers(2, 250, LENGTH).tolist()) for seed in (1, 2))
-    (whole,) = scores(model, (ids, LENGTH))
-    alone = model_of(kind, dtype, exact=True)
-    for end in (60, 255, LENGTH - 2, LENGTH - 1):
-        scores(alone, (ids, end))
-    np.testing.assert_array_equal(scores(alone, (ids, LENGTH))[0], whole, "in chunks and steps")
-    beside = model_of(kind, dtype, exact=True)
-    scores(beside, (ids, 100), (other, 33))
-    np.testing.assert_array_equal(scores(beside, (other, 190), (ids, LENGTH), (other, 34))[1], whole, "beside others")
-    scores(model, (other, 1))  # it has stored the prompt
-    again = model_of(kind, dtype, exact=True, kv=KVCacheConfig(chunk_size=CHUNK, local_disk=str(tmp_path)))
-    np.testing.assert_array_equal(scores(again, (ids, LENGTH))[0], whole, "from disk")
-    assert again.kv is not None and again.kv.report().found >= LENGTH - 1
+    ids = text(12, LENGTH)
+    (whole,) = scores(model, (ids, LAST))
+    scores(model, ((2,), (1,)))  # it has stored the prompt
+    again = model_of(kind, dtype, exact=True, kv=kv)
+    found = {"disk": scores(again, (ids, LAST))[0], **in_every_way(model_of(kind, dtype, exact=True), ids)}
+    for way, rows in found.items():
+        np.testing.assert_array_equal(rows, whole, way)
+    assert model.epsilon == 0 and again.kv is not None and again.kv.report().found >= LAST[0] - 1
 
 
 def test_half_precision_is_exact_of_itself_and_float32_states_its_noise() -> None:
@@ -79,8 +121,9 @@ def test_half_precision_is_exact_of_itself_and_float32_states_its_noise() -> Non
 
 
 def test_a_demand_that_cannot_be_met_is_an_error_and_auto_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="cannot be exact: its network is fed one sequence after the other"):
-        model_of(next(iter(RECURRENT)), exact=True)
+    for kind in RECURRENT:
+        with pytest.raises(ModelError, match="cannot be exact: its network is fed one sequence after the other"):
+            model_of(kind, exact=True)
     monkeypatch.setattr(exactness, "_noise", lambda *_: 0.25)
     with pytest.raises(ModelError, match=r"scores differ between passes by up to 0\.2 nats"):
         model_of("llama", exact=True)
@@ -89,11 +132,42 @@ def test_a_demand_that_cannot_be_met_is_an_error_and_auto_goes_on(monkeypatch: p
         model_of("llama", exact="yes")
 
 
-class WithNoise:
+def test_a_probe_that_took_long_is_remembered_for_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, place, facts_of = tiny("llama"), tmp_path / "home" / "findings.json", exactness.facts_of
+    found = facts_of(network, "one", exact=False)
+    assert not place.exists()  # it did not take long
+    monkeypatch.setattr(model_files, "_LONG", 0.0)
+    facts_of(network, "one", exact=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(network, "forward", None)  # running the network would fail
+        assert facts_of(network, "one", exact=False) == found
+        for identity, exact in (("another", False), ("one", True)):
+            with pytest.raises(TypeError):
+                facts_of(network, identity, exact=exact)
+    for damage in ("", "[]", "{", place.read_text().replace('"width": 256', '"width": 255')):
+        place.write_text(damage)
+        assert facts_of(network, "one", exact=False) == found
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_token_of_a_recurrent_network_costs_a_token(kind: str) -> None:
+    model, ids = model_of(kind), text(14, 60)
+    before = model.tokens_fed
+    for end in range(20, 61):
+        scores(model, (ids, (end,)))
+    assert model.tokens_fed - before == 60
+    scores(model, ((*ids, 7, 8), (60, 61, 62)))  # a draft of two tokens that turn out wrong
+    right = ((*ids, 9), (61,))
+    found = scores(model, right)[0]
+    assert model.tokens_fed - before <= 60 + 60 + 2 + 1
+    np.testing.assert_allclose(found, scores(model_of(kind), right)[0], atol=1e-3)
+
+
+class WithNoise(Scorer):
     """A scripted model that states this noise."""
 
-    def __init__(self, script: str, certainty: float, epsilon: float) -> None:
-        self._model = lq.ScriptedModel(script, certainty=certainty)
+    def __init__(self, script: str, epsilon: float) -> None:
+        self._model = lq.ScriptedModel(script, certainty=8.0)
         self.name, self.fingerprint = "noisy", f"noisy {epsilon}"
         self.tokenizer, self.context_length = self._model.tokenizer, self._model.context_length
         self.epsilon = epsilon
@@ -105,17 +179,13 @@ class WithNoise:
 @pytest.mark.parametrize(("epsilon", "close"), [(0.0, 0), (1e-6, 0), (1000.0, 5)])
 @pytest.mark.parametrize("decoder", ["argmax", "sample(seed=3)"])
 def test_choices_that_noise_may_change_are_counted(epsilon: float, close: int, decoder: str) -> None:
-    model = WithNoise("Say: 12345", 8.0, epsilon)
+    model = WithNoise("Say: 12345", epsilon)
     for _ in range(2):  # asked, and from the tree
         result = lq.run_sync(f'{decoder} "Say: [X]" where len(TOKENS(X)) == 5', model=model)
         assert result.usage.close_calls == close
 
 
-def test_forced_text_and_the_only_allowed_token_are_no_close_calls() -> None:
-    model = WithNoise("Say: abc", 8.0, 1000.0)
-    result = lq.run_sync('"Say: [X]" where X in ["abc"]', model=model)
+def test_what_nobody_chose_is_no_close_call_and_a_model_that_states_no_noise_reports_none() -> None:
+    result = lq.run_sync('"Say: [X]" where X in ["abc"]', model=WithNoise("Say: abc", 1000.0))
     assert result["X"] == "abc" and not result.usage.close_calls
-
-
-def test_a_model_that_states_no_noise_has_no_close_calls_to_report() -> None:
     assert lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi")).usage.close_calls is None

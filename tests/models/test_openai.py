@@ -332,7 +332,8 @@ def test_what_it_cost_is_what_the_server_counted(config: Config) -> None:
     "usage", ["many", {"prompt_tokens": "3", "completion_tokens": -1}, {"prompt_tokens": True}, []]
 )
 def test_a_usage_that_is_no_count_is_not_told(usage: object) -> None:
-    with serving(VLLM, "Hi", Fault(usage=usage)) as server:
+    said = choice(text="Hi", finish_reason="stop") | {"usage": usage}
+    with serving(VLLM, "", Fault(plain=sse(said, "[DONE]"))) as server:
         assert ask(server)[-1].spent == ServerUsage()
 
 

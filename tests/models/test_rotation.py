@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,105 +19,50 @@ from lmql_lite.errors import LmqlLiteError, ModelError  # noqa: E402
 from lmql_lite.models.base import ScoreRequest  # noqa: E402
 from lmql_lite.models.demo import DemoModel  # noqa: E402
 from lmql_lite.models.transformers.scorer import TransformersModel  # noqa: E402
+from tests.tables import cases, rows  # noqa: E402
 
 TOKENIZER = DemoModel.load().tokenizer
 SIZE = len(TOKENIZER.vocabulary)
 BORDER = 24
-_SHAPE = {
+HEADS = {
     "vocab_size": SIZE,
     "hidden_size": 64,
-    "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": BORDER,
     "initializer_range": 0.3,
 }
-_MANY = {**_SHAPE, "max_position_embeddings": 4 * BORDER}
-_FACTORS = {"short_factor": [1.0] * 8, "long_factor": [4.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
-_LONG = {"type": "longrope", **_FACTORS}
-_LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
-_PHI = {"original_max_position_embeddings": BORDER, "pad_token_id": None}
-_DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+SHAPE = {**HEADS, "intermediate_size": 64, "num_key_value_heads": 2}
+MANY = {**SHAPE, "max_position_embeddings": 4 * BORDER}
+LONG = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
+LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+LLAMA3["rope_type"] = "llama3"
+PHI = {"original_max_position_embeddings": BORDER, "pad_token_id": None}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+LAYERS = {"head_dim": 16, "sliding_window": 10, "layer_types": ["sliding_attention", "full_attention"]}
 
-CONFIGS: dict[str, Callable[[], Any]] = {
-    "longrope": lambda: transformers.Phi3Config(**_MANY, **_PHI, rope_scaling=dict(_LONG)),
-    "longrope with a window": lambda: transformers.Phi3Config(
-        **_MANY, **_PHI, rope_scaling={**_LONG, "rope_type": "longrope"}, sliding_window=10
-    ),
-    "longrope under its old name": lambda: transformers.Phi3Config(
-        **_MANY, **_PHI, rope_scaling={**_LONG, "type": "su", "original_max_position_embeddings": BORDER}
-    ),
-    "longrope of a part of each head": lambda: transformers.Phi3Config(
-        **_MANY,
-        **_PHI,
-        partial_rotary_factor=0.5,
-        rope_scaling={"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 2.0, 3.0, 4.0]},
-    ),
-    "longrope, mixture of experts": lambda: transformers.PhimoeConfig(
-        **_MANY,
-        original_max_position_embeddings=BORDER,
-        num_local_experts=2,
-        rope_scaling={
-            **_LONG,
-            "short_mscale": 1.1,
-            "long_mscale": 1.3,
-            "original_max_position_embeddings": BORDER,
-        },
-    ),
-    "dynamic": lambda: transformers.Qwen2Config(**_SHAPE, rope_scaling=dict(_DYNAMIC)),
-    "dynamic under its old key": lambda: transformers.LlamaConfig(
-        **_SHAPE, rope_scaling={"type": "dynamic", "factor": 2.0}
-    ),
-    "dynamic of a part of each head": lambda: transformers.GPTNeoXConfig(
-        **{key: value for key, value in _SHAPE.items() if key != "num_key_value_heads"},
-        rotary_pct=0.5,
-        rope_scaling=dict(_DYNAMIC),
-    ),
-    "dynamic, one sequence after the other": lambda: transformers.FalconConfig(
-        vocab_size=SIZE,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=BORDER,
-        initializer_range=0.3,
-        alibi=False,
-        rope_scaling=dict(_DYNAMIC),
-    ),
-    "yarn": lambda: transformers.Qwen2Config(
-        **_SHAPE, rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": BORDER}
-    ),
-    "linear": lambda: transformers.Qwen2Config(**_SHAPE, rope_scaling={"type": "linear", "factor": 4.0}),
-    "llama3": lambda: transformers.LlamaConfig(**_MANY, rope_scaling={"rope_type": "llama3", **_LLAMA3}),
-    "a rotation for each kind of layer": lambda: transformers.Gemma3TextConfig(
-        **_MANY,
-        head_dim=16,
-        sliding_window=10,
-        layer_types=["sliding_attention", "full_attention"],
-        rope_parameters={
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0},
-        },
-    ),
-    "a rotation for each kind of layer, one of them dynamic": lambda: transformers.Gemma3TextConfig(
-        **_SHAPE,
-        head_dim=16,
-        sliding_window=10,
-        layer_types=["sliding_attention", "full_attention"],
-        rope_parameters={
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-            "full_attention": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1_000_000.0},
-        },
-    ),
-}
+
+def kinds(full: str) -> dict[str, Any]:
+    """A rotation for each kind of layer."""
+    return {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        "full_attention": {"rope_type": full, "factor": 4.0, "rope_theta": 1_000_000.0},
+    }
+
+
+CONFIGS = dict(rows("models/rotation", "networks"))
 STATIC = {"yarn", "linear", "llama3", "a rotation for each kind of layer"}
 WHOLE = {name for name in CONFIGS if name.startswith(("longrope", "llama3", "a rotation"))}
 """Configs whose `max_position_embeddings` is the length after scaling, or is not scaled in all layers."""
 
 
+def config_of(kind: str) -> Any:
+    return eval(CONFIGS[kind], globals())
+
+
 def network(kind: str) -> Any:
     torch.manual_seed(3)
-    return transformers.AutoModelForCausalLM.from_config(CONFIGS[kind](), dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_config(config_of(kind), dtype=torch.float32).eval()
 
 
 def model(kind: str, **options: Any) -> TransformersModel:
@@ -147,8 +92,8 @@ def check(scorer: TransformersModel, own: Own, *asked: tuple[tuple[int, ...], in
     requests = [
         ScoreRequest(ids[: len(ids) - back], ids[len(ids) - back :], tuple(range(back + 1))) for ids, back in asked
     ]
-    for request, rows in zip(requests, asyncio.run(scorer.score(requests)), strict=True):
-        for position, row in zip(request.positions, rows, strict=True):
+    for request, found in zip(requests, asyncio.run(scorer.score(requests)), strict=True):
+        for position, row in zip(request.positions, found, strict=True):
             expected = own((*request.prefix, *request.new_ids[:position]))
             assert np.abs(row - expected[:SIZE]).max() < 1e-5 * max(1.0, np.abs(expected).max()), len(request.prefix)
 
@@ -218,52 +163,17 @@ def test_an_answer_that_passes_the_border_is_that_of_an_uncached_run(kind: str, 
     assert texts(warm) == texts(warm) == texts(model(kind), cache=False, speculate=False)
 
 
-def test_greedy_text_is_that_of_full_forwards() -> None:
-    own, scorer = Own("longrope"), model("longrope")
-    result = lq.run_sync('"Rain and shine[X]" where len(TOKENS(X)) < 30', model=scorer)
-    tokens = [token for token in result.tokens if token.fate == "kept"]
-    ids = [*TOKENIZER.bos, *(token.id for token in tokens)]
-    chosen = [at for at, token in enumerate(tokens, len(TOKENIZER.bos)) if token.hole and token.logprob is not None]
-    assert chosen[0] < BORDER < chosen[-1]
-    for at in chosen:
-        assert own(ids[:at])[ids[at]] == pytest.approx(tokens[at - len(TOKENIZER.bos)].logprob, abs=1e-4)
-
-
-def test_scores_of_options_on_both_sides_of_the_border() -> None:
-    own, prompt = Own("longrope"), "It is going to be a day of "
-    option = " rain and wind and rain and sun and wind and rain"
-    found = lq.score_sync(prompt, [option, " sun"], model=model("longrope"), cache=False)
-    (tokens, _) = found.tokens
-    ids = [*TOKENIZER.bos, *TOKENIZER.encode((prompt + option).encode())]
-    own_sum = sum(float(own(ids[:at])[ids[at]]) for at in range(len(ids) - len(tokens), len(ids)))
-    assert len(ids) > BORDER
-    assert found.logprobs[0] == pytest.approx(own_sum, abs=1e-3)
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_context_is_as_long_as_the_scaled_rotation_reads(kind: str) -> None:
-    config = CONFIGS[kind]()
     factor = 1 if kind in WHOLE else 2 if kind == "dynamic under its old key" else 4
-    assert model(kind).context_length == factor * config.max_position_embeddings
+    assert model(kind).context_length == factor * config_of(kind).max_position_embeddings
 
 
-@pytest.mark.parametrize(
-    ("stated", "scaling", "length"),
-    [
-        (131072, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
-        (40960, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
-        (32768, {"type": "yarn", "factor": 4.0}, 131072),
-        (4096, {"type": "linear", "factor": 2.5}, 10240),
-        (4096, {"type": "dynamic", "factor": 8.0}, 32768),
-        (131072, {"rope_type": "llama3", **_LLAMA3, "original_max_position_embeddings": 8192}, 131072),
-        (4096, {"rope_type": "default"}, 4096),
-        (4096, None, 4096),
-    ],
-)
+@cases("models/rotation", "context lengths as configs of known models give them", globals())
 def test_context_lengths_as_configs_of_known_models_give_them(stated: int, scaling: Any, length: int) -> None:
     from lmql_lite.models.transformers.checkpoint import context_length
 
-    config = transformers.Qwen2Config(**{**_SHAPE, "max_position_embeddings": stated}, rope_scaling=scaling)
+    config = transformers.Qwen2Config(**{**SHAPE, "max_position_embeddings": stated}, rope_scaling=scaling)
     assert context_length(config) == length
 
 

@@ -165,26 +165,15 @@ def test_scores_are_those_of_a_full_forward(folder: Path) -> None:
     check(model, truth, ScoreRequest((), prefix, tuple(range(1, 21))))
 
 
-def test_a_text_that_grows_token_by_token(folder: Path) -> None:
-    model, truth, text = TransformersModel.load(folder), plain(folder), ids(5, 30)
-    for count in range(1, 31):
-        check(model, truth, ScoreRequest(text[:count]))
-    assert model.forward_passes == 30
-
-
-def test_texts_that_part_and_meet_again(folder: Path) -> None:
+def test_texts_that_part_and_meet_again_and_drafts_that_were_wrong_leave_no_trace(folder: Path) -> None:
     """Near and far branches, repeats, shorter texts: whatever is remembered, the scores are the same."""
     model, truth, stem = TransformersModel.load(folder), plain(folder), ids(6, 16)
     branches = [stem, (*stem, 5, 6, 7, 8, 9, 10), (*stem, 5, 6, 11), stem[:4], (*stem[:10], *ids(7, 12)), ids(8, 9)]
     for number in np.random.default_rng(9).integers(0, len(branches), 24):
         check(model, truth, ScoreRequest(branches[number], (3, 4), (0, 2)))
-
-
-def test_a_draft_that_was_wrong_leaves_no_trace(folder: Path) -> None:
-    model, truth, text = TransformersModel.load(folder), plain(folder), ids(10, 12)
-    check(model, truth, ScoreRequest(text, ids(11, 8), tuple(range(9))))
-    check(model, truth, ScoreRequest((*text, 7), ids(12, 8), tuple(range(9))))
-    check(model, truth, ScoreRequest((*text, 7, 8)))
+    check(model, truth, ScoreRequest(stem, ids(11, 8), tuple(range(9))))
+    check(model, truth, ScoreRequest((*stem, 7), ids(12, 8), tuple(range(9))))
+    check(model, truth, ScoreRequest((*stem, 7, 8)))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "window"])
@@ -308,36 +297,35 @@ def test_special_ids_and_vocabulary(llama: TransformersModel, gpt2_folder: Path,
     assert TransformersModel.load(recurrent_folder).context_length > 100_000
 
 
-def test_several_ends_of_text(llama_folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(llama_folder, tmp_path / "copy")
-    settings = json.loads((copy / "generation_config.json").read_text())
-    (copy / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [1, 280]}))
-    assert TransformersModel.load(copy).tokenizer.eos == {1, 280}
+def changed(folder: Path, to: Path, name: str, **settings: Any) -> Path:
+    """A copy of a model, with these settings in one of its files."""
+    copy = shutil.copytree(folder, to)
+    (copy / name).write_text(json.dumps(json.loads((copy / name).read_text()) | settings))
+    return copy
 
 
-def test_a_bos_that_the_settings_ask_for(gpt2_folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(gpt2_folder, tmp_path / "copy")
-    settings = json.loads((copy / "tokenizer_config.json").read_text())
-    (copy / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": True}))
-    assert TransformersModel.load(copy).tokenizer.bos in {(0,), ()}  # () where the release no longer heeds it
+def test_settings_may_name_several_ends_of_text_and_ask_for_a_bos(
+    llama_folder: Path, gpt2_folder: Path, tmp_path: Path
+) -> None:
+    ends = changed(llama_folder, tmp_path / "ends", "generation_config.json", eos_token_id=[1, 280])
+    assert TransformersModel.load(ends).tokenizer.eos == {1, 280}
+    begin = changed(gpt2_folder, tmp_path / "begin", "tokenizer_config.json", add_bos_token=True)
+    assert TransformersModel.load(begin).tokenizer.bos in {(0,), ()}  # () where the release no longer heeds it
 
 
 def test_the_fingerprint_is_that_of_the_files(llama_folder: Path, tmp_path: Path) -> None:
-    first = TransformersModel.load(llama_folder)
-    copy = shutil.copytree(llama_folder, tmp_path / "elsewhere")
-    assert TransformersModel.load(copy).fingerprint == first.fingerprint
-    assert (first.name, TransformersModel.load(copy).name) == (f"local:{llama_folder}", f"local:{copy}")
-
     from safetensors.torch import load_file, save_file
 
+    first, copy = load(f"local:{llama_folder}"), shutil.copytree(llama_folder, tmp_path / "elsewhere")
+    same = load(f"local:{copy}")
+    assert same.fingerprint == first.fingerprint
+    assert (first.name, same.name) == (f"local:{llama_folder}", f"local:{copy}")
     weights = load_file(copy / "model.safetensors")
     weights["model.norm.weight"][3] += 1e-3
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    changed = TransformersModel.load(copy).fingerprint
-    assert changed != first.fingerprint
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
-    assert TransformersModel.load(copy).fingerprint not in {first.fingerprint, changed}
+    other = changed(llama_folder, tmp_path / "other", "config.json", rms_norm_eps=0.5)
+    prints = {first.fingerprint, *(TransformersModel.load(each).fingerprint for each in (copy, other))}
+    assert len(prints) == 3
 
 
 @pytest.mark.parametrize(
@@ -455,9 +443,7 @@ def test_scores_that_are_no_numbers(llama: TransformersModel) -> None:
 
 def test_running_out_of_memory_is_said_and_survived(llama: TransformersModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. not enough memory"
-        )
+        raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.")
 
     with monkeypatch.context() as patch:
         patch.setattr(llama.network, "forward", full)
@@ -482,26 +468,22 @@ def test_folders_that_are_no_model(llama_folder: Path, tmp_path: Path, monkeypat
     offline = refused("somebody/no-such-model")
     assert "no model of that name is on this machine" in offline.message and offline.hint
 
-    def broken(name: str, change: Callable[[Path], object]) -> ModelError:
-        copy = shutil.copytree(llama_folder, tmp_path / name)
-        change(copy)
-        return refused(copy)
+    def broken(name: str, file: str, data: bytes | None) -> ModelError:
+        path = shutil.copytree(llama_folder, tmp_path / name) / file
+        path.unlink() if data is None else path.write_bytes(data)
+        return refused(path.parent)
 
-    def with_config(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path], object]:
-        return lambda folder: (folder / "config.json").write_text(
-            json.dumps(change(json.loads((folder / "config.json").read_text())))
-        )
-
-    assert "no weights in safetensors" in broken("bare", lambda path: (path / "model.safetensors").unlink()).message
-    assert "weights cannot be loaded" in broken("torn", lambda p: (p / "model.safetensors").write_bytes(b"?")).message
-    assert "config.json" in broken("words", lambda path: (path / "config.json").write_text("{")).message
-    unknown = broken("unknown", with_config(lambda config: config | {"model_type": "no-such-architecture"}))
-    assert "config.json" in unknown.message and "no-such-architecture" in unknown.message
-    deeper = broken("deeper", with_config(lambda config: config | {"num_hidden_layers": 4}))
-    assert "its weights lack" in deeper.message and "model.layers.3" in deeper.message
-    headless = broken("headless", with_config(lambda config: config | {"architectures": ["LlamaModel"]}))
-    assert "not a causal language model, but LlamaModel" in headless.message and headless.hint
-    assert "tokenizer" in broken("mute", lambda path: (path / "tokenizer.json").unlink()).message
+    assert "no weights in safetensors" in broken("bare", "model.safetensors", None).message
+    assert "weights cannot be loaded" in broken("torn", "model.safetensors", b"?").message
+    assert "config.json" in broken("words", "config.json", b"{").message
+    assert "tokenizer" in broken("mute", "tokenizer.json", None).message
+    for setting, value, sentences in (
+        ("model_type", "no-such-architecture", ("config.json", "no-such-architecture")),
+        ("num_hidden_layers", 4, ("its weights lack", "model.layers.3")),
+        ("architectures", ["LlamaModel"], ("not a causal language model, but LlamaModel",)),
+    ):
+        error = refused(changed(llama_folder, tmp_path / setting, "config.json", **{setting: value}))
+        assert all(each in error.message for each in sentences)
 
 
 def test_a_model_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
@@ -513,10 +495,8 @@ def test_a_model_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
 
 
 def test_code_that_comes_with_a_model_is_not_run(llama_folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(llama_folder, tmp_path / "copy")
-    config = json.loads((copy / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
-    (copy / "config.json").write_text(json.dumps(config))
+    classes = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    copy = changed(llama_folder, tmp_path / "copy", "config.json", model_type="own", auto_map=classes)
     (copy / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nclass Own: pass\n")
     assert "config.json cannot be used" in refused(copy).message
     assert not (tmp_path / "ran").exists()
@@ -525,10 +505,6 @@ def test_code_that_comes_with_a_model_is_not_run(llama_folder: Path, tmp_path: P
 def test_too_little_memory_is_said_first(llama_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 1000)
     assert "0.0 GiB are free" in refused(llama_folder).message
-
-
-def test_the_registry_knows_it(llama_folder: Path) -> None:
-    assert load(f"local:{llama_folder}").fingerprint == TransformersModel.load(llama_folder).fingerprint
 
 
 SILENT = """

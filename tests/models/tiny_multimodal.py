@@ -19,14 +19,13 @@ PIL = pytest.importorskip("PIL", reason="pillow is not installed: pip install 'l
 from PIL import Image  # noqa: E402
 
 DEMO = Path(__file__).parents[2] / "demo" / "model" / "tokenizer.json"
-TEXT = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-}
+LAYERS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+TEXT = {**LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
+VISION = {**LAYERS, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+ENCODER = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+AUDIO = {"num_mel_bins": 16, "d_model": 32, "max_source_positions": 100, **ENCODER}
+ROTATION = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+CROP = {"height": 28, "width": 28}
 
 
 def tokenizer(special: list[str]) -> Any:
@@ -51,27 +50,16 @@ def saved(folder: Path, network: Any, *parts: Any) -> Path:
 
 def llava(folder: Path, text: Mapping[str, int] = TEXT) -> Path:
     words = tokenizer(["<image>"])
-    pictures = transformers.CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
     processor = transformers.LlavaProcessor(
-        image_processor=pictures,
+        image_processor=transformers.CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=CROP),
         tokenizer=words,
         patch_size=14,
         vision_feature_select_strategy="default",
         image_token="<image>",
         num_additional_image_tokens=1,
     )
-    vision = {
-        "model_type": "clip_vision_model",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 14,
-        "projection_dim": 32,
-    }
     config = transformers.LlavaConfig(
-        vision_config=vision,
+        vision_config={"model_type": "clip_vision_model", "projection_dim": 32, **VISION},
         text_config={"model_type": "llama", "vocab_size": len(words), **text},
         image_token_index=words.convert_tokens_to_ids("<image>"),
         image_seq_length=4,
@@ -79,28 +67,18 @@ def llava(folder: Path, text: Mapping[str, int] = TEXT) -> Path:
     return saved(folder, transformers.LlavaForConditionalGeneration(config), processor)
 
 
+def qwen_text(words: Any, **more: Any) -> dict[str, Any]:
+    return {"vocab_size": len(words), "bos_token_id": None, "eos_token_id": words.eos_token_id, **more, **TEXT}
+
+
 def qwen2_vl(folder: Path) -> Path:
     words = tokenizer(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"])
     pictures = transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 16)
     ids = words.convert_tokens_to_ids
+    vision = {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "mlp_ratio": 2, "patch_size": 14}
     config = transformers.Qwen2VLConfig(
-        vision_config={
-            "depth": 2,
-            "embed_dim": 32,
-            "num_heads": 2,
-            "hidden_size": 32,
-            "mlp_ratio": 2,
-            "patch_size": 14,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": 2,
-        },
-        text_config={
-            "vocab_size": len(words),
-            "bos_token_id": None,
-            "eos_token_id": words.eos_token_id,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
-            **TEXT,
-        },
+        vision_config={**vision, "spatial_merge_size": 2, "temporal_patch_size": 2},
+        text_config=qwen_text(words, rope_parameters=ROTATION),
         image_token_id=ids("<|image_pad|>"),
         video_token_id=ids("<|video_pad|>"),
         vision_start_token_id=ids("<|vision_start|>"),
@@ -114,21 +92,8 @@ def qwen2_audio(folder: Path) -> Path:
     sounds = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=2)
     processor = transformers.Qwen2AudioProcessor(feature_extractor=sounds, tokenizer=words)
     config = transformers.Qwen2AudioConfig(
-        audio_config={
-            "num_mel_bins": 16,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "encoder_attention_heads": 2,
-            "encoder_ffn_dim": 64,
-            "max_source_positions": 100,
-        },
-        text_config={
-            "model_type": "qwen2",
-            "vocab_size": len(words),
-            "bos_token_id": None,
-            "eos_token_id": words.eos_token_id,
-            **TEXT,
-        },
+        audio_config=AUDIO,
+        text_config=qwen_text(words, model_type="qwen2"),
         audio_token_index=words.convert_tokens_to_ids("<|AUDIO|>"),
     )
     return saved(folder, transformers.Qwen2AudioForConditionalGeneration(config), processor)
@@ -141,20 +106,11 @@ def gemma3(folder: Path) -> Path:
     words = transformers.PreTrainedTokenizerFast(
         tokenizer_object=plain.backend_tokenizer, eos_token="</s>", pad_token="</s>", extra_special_tokens=names
     )
-    pictures = transformers.Gemma3ImageProcessor(size={"height": 28, "width": 28})
+    pictures = transformers.Gemma3ImageProcessor(size=CROP)
     processor = transformers.Gemma3Processor(image_processor=pictures, tokenizer=words, image_seq_length=4)
-    vision = {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 7,
-    }
     text = {"head_dim": 8, "sliding_window": 64, "query_pre_attn_scalar": 8, **TEXT}
     config = transformers.Gemma3Config(
-        vision_config=vision,
+        vision_config={**VISION, "model_type": "siglip_vision_model", "patch_size": 7},
         text_config={"model_type": "gemma3_text", "vocab_size": len(words), **text},
         mm_tokens_per_image=4,
         boi_token_index=words.convert_tokens_to_ids(names["boi_token"]),
@@ -166,55 +122,22 @@ def gemma3(folder: Path) -> Path:
 
 def qwen2_5_omni(folder: Path) -> Path:
     """An encoder for pictures and one for clips."""
-    marks = [
-        "<|vision_bos|>",
-        "<|vision_eos|>",
-        "<|IMAGE|>",
-        "<|VIDEO|>",
-        "<|audio_bos|>",
-        "<|audio_eos|>",
-        "<|AUDIO|>",
-    ]
+    kinds = ("vision_bos", "vision_eos", "IMAGE", "VIDEO", "audio_bos", "audio_eos", "AUDIO")
+    marks = [f"<|{kind}|>" for kind in kinds]
     words = tokenizer(marks)
-    ids = dict(zip(marks, words.convert_tokens_to_ids(marks), strict=True))
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_heads": 2,
-        "patch_size": 14,
-        "out_hidden_size": 32,
-        "window_size": 112,
-        "fullatt_block_indexes": [1],
-    }
-    audio = {
-        "num_mel_bins": 16,
-        "d_model": 32,
-        "encoder_layers": 2,
-        "encoder_attention_heads": 2,
-        "encoder_ffn_dim": 64,
-        "max_source_positions": 100,
-        "output_dim": 32,
-        "n_window": 50,
-    }
-    rotation = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+    ids = dict(zip(kinds, words.convert_tokens_to_ids(marks), strict=True))
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 14}
     config = transformers.Qwen2_5OmniThinkerConfig(
-        audio_config=audio,
-        vision_config=vision,
-        text_config={
-            "vocab_size": len(words),
-            "bos_token_id": None,
-            "eos_token_id": words.eos_token_id,
-            "rope_parameters": rotation,
-            **TEXT,
-        },
-        audio_token_index=ids["<|AUDIO|>"],
-        image_token_index=ids["<|IMAGE|>"],
-        video_token_index=ids["<|VIDEO|>"],
-        audio_start_token_id=ids["<|audio_bos|>"],
-        audio_end_token_id=ids["<|audio_eos|>"],
-        vision_start_token_id=ids["<|vision_bos|>"],
-        vision_end_token_id=ids["<|vision_eos|>"],
+        audio_config={**AUDIO, "output_dim": 32, "n_window": 50},
+        vision_config={**vision, "out_hidden_size": 32, "window_size": 112, "fullatt_block_indexes": [1]},
+        text_config=qwen_text(words, rope_parameters=ROTATION),
+        audio_token_index=ids["AUDIO"],
+        image_token_index=ids["IMAGE"],
+        video_token_index=ids["VIDEO"],
+        audio_start_token_id=ids["audio_bos"],
+        audio_end_token_id=ids["audio_eos"],
+        vision_start_token_id=ids["vision_bos"],
+        vision_end_token_id=ids["vision_eos"],
     )
     saved(folder, transformers.Qwen2_5OmniThinkerForConditionalGeneration(config), words)
     pictures = transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 16)
@@ -228,20 +151,10 @@ def paligemma(folder: Path) -> Path:
     """Attention runs both ways in the whole prompt."""
     words = tokenizer(["<image>"])
     words.add_special_tokens({"bos_token": "<s>"})
-    pictures = transformers.SiglipImageProcessor(size={"height": 28, "width": 28})
+    pictures = transformers.SiglipImageProcessor(size=CROP)
     pictures.image_seq_length = 4
-    vision = {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": 28,
-        "patch_size": 14,
-        "vision_use_head": False,
-    }
     config = transformers.PaliGemmaConfig(
-        vision_config=vision,
+        vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
         text_config={"model_type": "gemma", "vocab_size": len(words), "head_dim": 8, **TEXT},
         projection_dim=32,
         hidden_size=32,
@@ -252,11 +165,7 @@ def paligemma(folder: Path) -> Path:
 
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
-    "llava": llava,
-    "qwen2_vl": qwen2_vl,
-    "qwen2_audio": qwen2_audio,
-    "gemma3": gemma3,
-    "qwen2_5_omni": qwen2_5_omni,
+    each.__name__: each for each in (llava, qwen2_vl, qwen2_audio, gemma3, qwen2_5_omni)
 }
 
 

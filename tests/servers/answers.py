@@ -323,7 +323,7 @@ class Answer:
         prompt = len(self.prompts[0])
         usage: Event = {"prompt_tokens": prompt, "completion_tokens": self.generated}
         usage["total_tokens"] = prompt + self.generated
-        return usage | ({"prompt_tokens_details": {"cached_tokens": cached}} if self.config.tells_cached else {})
+        return usage | {"prompt_tokens_details": {"cached_tokens": cached}}
 
 
 def _begun(text: str, stops: list[str]) -> int:

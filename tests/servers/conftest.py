@@ -16,7 +16,7 @@ from tests.servers.processes import ServerProcess
 if TYPE_CHECKING:
     import httpx
 
-pytest.register_assert_rewrite("tests.servers.promises", "tests.servers.telling")
+pytest.register_assert_rewrite("tests.servers.promises")
 
 TEMPLATE = """\
 {%- for message in messages -%}

@@ -101,7 +101,6 @@ class Config:
     deaf: bool = False
     """It does not notice that a connection was closed: it says and counts all that it was asked for."""
     tells_usage: bool = True
-    tells_cached: bool = True
     refuses: frozenset[str] = frozenset()
     """Fields that it knows and does not take for this model."""
     only_temperature: float | None = None

@@ -41,8 +41,7 @@ class Fault:
 
     `status`: an error, with `headers` and `message`, or with `html`. `reset`: the connection is closed without a word.
     `hang`: nothing comes, after `after` tokens of the stream if it is set. `cut`: the connection is closed after so
-    many. `event`: this is sent instead of the token that comes then. `quiet`: no choice has any text. `bytewise`: every
-    byte is sent alone. `usage` is told instead of the right one. `html` alone: a page with status 200.
+    many. `bytewise`: every byte is sent alone. `html` alone: a page with status 200.
     """
 
     status: int | None = None
@@ -54,10 +53,7 @@ class Fault:
     hang: bool = False
     cut: bool = False
     after: int | None = None
-    event: str | None = None
-    quiet: bool = False
     bytewise: bool = False
-    usage: object = None
     plain: str | None = None
     """The whole body, as an event stream; with `status` as text."""
 
@@ -114,8 +110,7 @@ class Server:
             return self._templated(await self._body(request))
         self.requests += 1
         self.kept += request.headers.get("connection") != "close"
-        fault = self.faults.popleft() if self.faults else None
-        fault = fault or Fault()
+        fault = (self.faults.popleft() if self.faults else None) or Fault()
         if fault.reset:
             _transport(request).abort()
             return Response()
@@ -123,13 +118,13 @@ class Server:
             while not await request.is_disconnected():
                 await asyncio.sleep(0.01)
             return Response()
-        if fault.status is not None and not fault.html and fault.plain is None:
-            return self._error(Refused(fault.status, fault.message, code=fault.code), fault.headers)
         if fault.html:
             return HTMLResponse("<html><title>Welcome</title></html>", status_code=fault.status or 200)
         if fault.plain is not None:
             kind = "text/event-stream" if fault.status is None else "text/plain"
             return Response(fault.plain, fault.status or 200, media_type=kind)
+        if fault.status is not None:
+            return self._error(Refused(fault.status, fault.message, code=fault.code), fault.headers)
         try:
             self._authorize(request)
             body = await self._body(request)
@@ -199,14 +194,6 @@ class Server:
                         _transport(request).abort()
                     while fault.hang and not await request.is_disconnected():
                         await asyncio.sleep(0.01)
-                    if fault.event is not None:
-                        yield f"data: {fault.event}\n\n"
-                        fault = Fault()
-                        continue
-                if fault.quiet:
-                    event = event | {"choices": []}
-                if fault.usage is not None and "usage" in event:
-                    event = event | {"usage": fault.usage}
                 yield f"data: {json.dumps(event)}\n\n"
             if self.config.kind != "llama.cpp" or answer.chat:
                 yield "data: [DONE]\n\n"
@@ -229,15 +216,12 @@ def _transport(request: Request) -> asyncio.Transport:
 
 
 async def _joined(first: str, events: AsyncIterator[str], bytewise: bool) -> AsyncIterator[bytes]:
-    async def all_of_them() -> AsyncIterator[str]:
-        yield first
-        async for event in events:
-            yield event
-
-    async for event in all_of_them():
+    event = first
+    while event:
         data = event.encode()
         for part in (data[at : at + 1] for at in range(len(data))) if bytewise else (data,):
             yield part
+        event = await anext(events, "")
 
 
 async def _unheard(events: AsyncIterator[str]) -> AsyncIterator[str]:

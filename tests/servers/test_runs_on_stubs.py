@@ -43,6 +43,9 @@ def comedian(said: bytes) -> bytes:
     return joke if said.endswith(b"Q:") else b" To get to the other side.\n"
 
 
+CITIES = (" Paris", " Lyon", " Marseille")
+
+
 def model_of(server: Server) -> OpenAIModel:
     return OpenAIModel("stub", base_url=server.base_url, api_key="sk-test")
 
@@ -63,39 +66,16 @@ def test_the_joke_query_works_on_every_kind_of_server_and_once_is_enough(config:
         assert (server.requests, again.usage.completion_tokens) == (asked, 0)
 
 
+@pytest.mark.parametrize("city", ["Paris", "none of them"])
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
-def test_conditions_hold_on_every_kind_of_server(config: Config) -> None:
+def test_conditions_hold_on_every_kind_of_server(config: Config, city: str) -> None:
+    """Also where it would have said something else, which is held to a grammar or a schema."""
     source = '"The capital of France is[CITY]." where CITY in [" Paris", " Lyon", " Marseille"]'
-    with serving(config, "The capital of France is Paris.\n") as server:
+    is_chat = not config.text or config.kind == "ollama"
+    said = "Paris" if config is OPENAI_TEXT else city
+    with serving(config, f"The capital of France is {said}.\n") as server:
         result = lq.run_sync(source, model=model_of(server), session=lq.Session())
-        if config.text and config.kind != "ollama":
-            assert result["CITY"] == " Paris"
-        else:  # it is held to a schema, in which the script has nothing to say
-            assert result["CITY"] in (" Paris", " Lyon", " Marseille")
-
-
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "llama.cpp", "llama-cpp-python"])
-def test_a_server_that_takes_grammars_says_what_it_would_not_have_said(kind: str) -> None:
-    with serving(KINDS[kind], "The capital of France is none of them.\n") as server:
-        source = '"The capital of France is[CITY]." where CITY in [" Paris", " Lyon", " Marseille"]'
-        result = lq.run_sync(source, model=model_of(server), session=lq.Session())
-        assert result["CITY"] in (" Paris", " Lyon", " Marseille")
-
-
-@pytest.mark.parametrize("kind", ["openai-chat", "vllm"])
-def test_turns_of_a_chat_are_messages(kind: str) -> None:
-    source = '"{:system}Be brief.{:user}What is 2+2?{:assistant}[A]" where STOPS_AT(A, ".")'
-    with serving(KINDS[kind], "Be brief.What is 2+2?It is 4. Or so.") as server:
-        result = lq.run_sync(source, model=model_of(server), session=lq.Session())
-        assert result["A"].endswith(".")
-
-
-def test_the_budget_of_a_run_is_a_hard_limit() -> None:
-    source = 'for i in range(5):\n    "Say {i}:[A]\\n" where STOPS_AT(A, "x")\n'
-    with serving(OPENAI_TEXT, lambda said: b" abcx") as server:
-        with pytest.raises(lq.BudgetError, match="may make at most 2 requests"):
-            lq.run_sync(source, model=model_of(server), session=lq.Session(), max_requests=2)
-        assert server.requests <= 3
+    assert result["CITY"] == " Paris" if said == "Paris" and not is_chat else result["CITY"] in CITIES
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
@@ -144,13 +124,7 @@ def test_without_a_cache_a_hole_ended_later_as_the_server_was_not_sent_what_foll
     for seed in range(3):
         with serving(config, ScriptedModel("", certainty=0, seed=seed)) as server:
             cached, uncached = (
-                lq.run_sync(
-                    source,
-                    model=lq.model("openai/stub", base_url=server.base_url),
-                    session=lq.Session(),
-                    cache=cache,
-                    max_tokens=12,
-                )
+                lq.run_sync(source, model=model_of(server), session=lq.Session(), cache=cache, max_tokens=12)
                 for cache in (True, False)
             )
         assert uncached.prompt == cached.prompt

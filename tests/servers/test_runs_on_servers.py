@@ -1,0 +1,138 @@
+"""Whole runs on real servers: the text of the demo model in this process, and the same promises (S6, S7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+import lmql_lite as lq
+from lmql_lite.models.base import Capabilities
+from lmql_lite.models.openai.model import OpenAIModel
+from tests.servers import llama_cpp, vllm
+from tests.servers.conftest import client
+from tests.servers.processes import ServerProcess
+from tests.servers.promises import MOON, Asked, Counts, Figures, Promises, TellingPromises, given_up, in_time
+from tests.test_examples import EXAMPLES
+
+
+def found_out_for_nothing(known: OpenAIModel, **capabilities: object) -> None:
+    before = known.requests
+    endpoint = asyncio.run(known.probe())
+    told = {name: getattr(endpoint, name) for name in capabilities}
+    assert told == capabilities and endpoint == Capabilities(endpoint.fingerprint, **told)
+    assert known.requests == before
+
+
+def counting(server: ServerProcess, prefix: str, read: Callable[[Callable[..., int]], Figures]) -> Iterator[Counts]:
+    """Figures from the server's own metrics."""
+    with client(server) as asked:
+
+        def counts() -> Figures:
+            lines = [line.split() for line in asked.get("/metrics").text.splitlines() if line.startswith(prefix)]
+            told = [(words[0].removeprefix(prefix).partition("{")[0], int(float(words[-1]))) for words in lines]
+            return read(lambda *names: sum(figure for name, figure in told if name in names))
+
+        yield counts
+
+
+class TestLlamaCppPython(Promises):
+    @pytest.fixture(scope="class")
+    def server(self, llama_server: ServerProcess) -> ServerProcess:
+        return llama_server
+
+    def test_what_the_server_does_not_tell_is_none_and_what_arrived_is_counted_law_6(self, asked: Asked) -> None:
+        usage = asked(EXAMPLES / "01_packing_list.lq").usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.provider_cached_tokens) == (None, None, None)
+        dashes = 3  # that the server said, where the program says them
+        assert usage.received_tokens == (usage.tokens_from_model or 0) + (usage.wasted_tokens or 0) + dashes
+        assert (usage.draft_accepted, usage.forward_passes) == (0, None)
+
+    def test_a_run_that_is_given_up_closes_its_stream_at_once_S32(self, asked: Asked, server: ServerProcess) -> None:
+        before = len(server.logged())
+        given_up(asked.model, "len(X) > 600", lambda: True)
+        in_time(lambda: "Disconnected from client" in server.logged()[before:])
+
+
+class TestLlamaCpp(TellingPromises):
+    @pytest.fixture(scope="class")
+    def server(self, llama_cpp_server: ServerProcess) -> ServerProcess:
+        return llama_cpp_server
+
+    @pytest.fixture(scope="class")
+    def counts(self, server: ServerProcess) -> Iterator[Counts]:
+        yield from counting(
+            server,
+            "llamacpp:",
+            lambda figure: Figures(
+                figure("prompt_tokens_total", "prompt_tokens_cached_total"),
+                figure("tokens_predicted_total"),
+                figure("requests_processing", "requests_deferred"),
+            ),
+        )
+
+    def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
+        found_out_for_nothing(
+            known,
+            takes_languages=True,
+            takes_schemas=True,
+            alternatives=20,
+            takes_seeds=True,
+            stops=16,
+            context_length=llama_cpp.CONTEXT,
+        )
+
+
+@pytest.mark.xdist_group("vllm")
+class TestVLLM(TellingPromises):
+    """One server for both files: it takes a minute to start, and 3 GB."""
+
+    hottest: ClassVar = 2.0
+    scores: ClassVar = True
+
+    @pytest.fixture(scope="class")
+    def server(self, vllm_server: ServerProcess) -> ServerProcess:
+        return vllm_server
+
+    @pytest.fixture(scope="class")
+    def counts(self, server: ServerProcess) -> Iterator[Counts]:
+        yield from counting(
+            server,
+            "vllm:",
+            lambda figure: Figures(
+                figure("prompt_tokens_total"),
+                figure("generation_tokens_total"),
+                figure("num_requests_running", "num_requests_waiting"),
+            ),
+        )
+
+    def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
+        found_out_for_nothing(
+            known,
+            takes_languages=True,
+            most_rules=100,
+            takes_schemas=True,
+            alternatives=20,
+            takes_seeds=True,
+            scores=True,
+            stops=16,
+            context_length=vllm.CONTEXT,
+        )
+
+    def test_options_are_scored_as_in_this_process(self, known: OpenAIModel) -> None:
+        there, here = (
+            lq.score_sync(MOON, [" 1969-07-20", " 1969", " never"], model=model, session=lq.Session()).logprobs
+            for model in (known, "demo")
+        )
+        assert there == pytest.approx(here, abs=2e-3)
+
+    def test_options_in_a_chat_are_scored(self, asked: Asked) -> None:
+        result = asked('"{:user}Is a penguin a bird?{:assistant}I say[A]" distribution A in [" yes", " no"]')
+        assert result["A"] in (" yes", " no") and asked.requests == 3
+
+    def test_a_name_that_it_does_not_serve_is_refused_with_those_that_it_does(self, base_url: str) -> None:
+        with pytest.raises(lq.ModelError, match="has no model called 'demos'") as caught:
+            lq.run_sync('"Say:[X]"', model=lq.model("openai/demos", base_url=base_url), session=lq.Session())
+        assert caught.value.hint == "did you mean demo?"
