@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lmql_lite.assets import asset
 from lmql_lite.errors import ModelError
 from lmql_lite.models.tokenizer import HFTokenizer
+from tests.models.templates import sentence_piece
 
 DEMO = HFTokenizer.from_folder(asset("demo/model", "config.json").parent)
 
@@ -21,23 +22,7 @@ def joined(tokenizer: HFTokenizer, ids: tuple[int, ...]) -> bytes:
     return b"".join(tokenizer.vocabulary[number] or b"?" for number in ids)
 
 
-def sentencepiece() -> Tokenizer:
-    """A tiny Llama-2-like vocabulary: byte tokens, a few words, a normaliser that adds a space."""
-    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
-    for byte in range(256):
-        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
-    for piece in ("▁", "h", "i", "hi", "▁hi", "A", "é"):
-        vocabulary[piece] = len(vocabulary)
-    backend = Tokenizer(models.BPE(vocabulary, [("h", "i"), ("▁", "hi")], unk_token="<unk>", byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return backend
-
-
-SENTENCEPIECE = HFTokenizer(sentencepiece(), bos=(1,), eos=(2,))
+SENTENCEPIECE = HFTokenizer(sentence_piece(), bos=(1,), eos=(2,))
 
 
 @given(st.binary(max_size=200))
@@ -75,8 +60,8 @@ def test_special_ids_have_no_bytes_and_every_byte_has_a_token() -> None:
 
 
 def test_nothing_is_added_in_front() -> None:
-    assert SENTENCEPIECE.encode(b"hi") == (SENTENCEPIECE.vocabulary.index(b"hi"),)
-    assert SENTENCEPIECE.encode(b" hi") == (SENTENCEPIECE.vocabulary.index(b" hi"),)
+    assert SENTENCEPIECE.encode(b"Hi") == (SENTENCEPIECE.vocabulary.index(b"Hi"),)
+    assert SENTENCEPIECE.encode(b" Hi") == (SENTENCEPIECE.vocabulary.index(b" Hi"),)
     assert DEMO.encode(b"") == ()
 
 
@@ -91,7 +76,7 @@ def test_an_added_space_and_a_normaliser_are_taken_out_of_a_byte_level_tokenizer
 
 
 def test_ids_beyond_the_tokenizer_have_no_bytes() -> None:
-    padded = HFTokenizer(sentencepiece(), size=300)
+    padded = HFTokenizer(sentence_piece(), size=300)
     assert len(padded.vocabulary) == 300
     assert padded.vocabulary[299] is None
 
@@ -123,10 +108,9 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_special_ids_are_read_from_the_files_beside_the_tokenizer(tmp_path: Path) -> None:
-    sentencepiece().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"add_bos_token": True, "bos_token": {"content": "<s>"}, "eos_token": "</s>"})
-    )
+    sentence_piece().save(str(tmp_path / "tokenizer.json"))
+    settings = {"add_bos_token": True, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
     read = HFTokenizer.from_folder(tmp_path)
     assert (read.bos, read.eos) == ((1,), frozenset({2, 5}))
