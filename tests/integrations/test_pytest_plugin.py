@@ -37,6 +37,9 @@ def test_joke(lq_recording):
 '''
 
 
+EDITED = JOKE.replace("\\nA:", "\\nAnswer:")
+
+
 @pytest.fixture
 def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Tests:
     """Runs pytest with the plugin, on a file `test_joke.py` with this text.
@@ -58,35 +61,25 @@ def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Tests:
     return run
 
 
-def test_a_recorded_test_asks_nothing(tests: Tests) -> None:
-    recorded = tests(JOKE, "--lq-record=new")
-    recorded.assert_outcomes(passed=1)
-    recorded.stdout.fnmatch_lines(["*lq recordings*", f"{FILE}: 20 tokens asked, 0 known"])
-    before = FILE.read_bytes()
+@pytest.fixture
+def recorded(tests: Tests) -> bytes:
+    """A recording of the joke."""
+    tests(JOKE, "--lq-record=new").stdout.fnmatch_lines(["*lq recordings*", f"{FILE}: 20 tokens asked, 0 known"])
+    return FILE.read_bytes()
+
+
+def test_a_recorded_test_asks_nothing(tests: Tests, recorded: bytes) -> None:
     replayed = tests()
     replayed.assert_outcomes(passed=1)
-    assert "lq recordings" not in replayed.stdout.str()
-    assert FILE.read_bytes() == before
+    assert "lq recordings" not in replayed.stdout.str() and FILE.read_bytes() == recorded
     assert default_session().recording is None
+    assert lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"))["X"] == " hi", "no part of the recording"
 
 
-def test_an_edited_prompt_asks_for_what_follows_the_edit_and_the_report_says_what(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    edited = tests(JOKE.replace("\\nA:", "\\nAnswer:"), "--lq-record=new")
-    edited.assert_outcomes(passed=1)
-    edited.stdout.fnmatch_lines(
-        [
-            f"{FILE}: 8 tokens asked, 12 known",
-            '    after *fall over?\\n": recorded "A: Because it was two tired", now "Answer:"',
-        ]
-    )
-    tests().assert_outcomes(passed=1)
-
-
-def test_a_stale_recording_is_a_sentence_with_file_and_remedy_and_stays_as_it_is(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    before = FILE.read_bytes()
-    stale = tests(JOKE.replace("\\nA:", "\\nAnswer:"))
+def test_an_edited_prompt_asks_for_what_follows_the_edit_and_the_report_says_what(
+    tests: Tests, recorded: bytes
+) -> None:
+    stale = tests(EDITED)
     stale.assert_outcomes(failed=1)
     stale.stdout.fnmatch_lines(
         [
@@ -94,7 +87,19 @@ def test_a_stale_recording_is_a_sentence_with_file_and_remedy_and_stays_as_it_is
             'E *hint: pytest "test_joke.py::test_joke" --lq-record=new asks the model for what is missing',
         ]
     )
-    assert FILE.read_bytes() == before
+    assert FILE.read_bytes() == recorded
+    tests(EDITED, "--lq-record=new").stdout.fnmatch_lines(
+        [
+            f"{FILE}: 8 tokens asked, 12 known",
+            '    after *fall over?\\n": recorded "A: Because it was two tired", now "Answer:"',
+        ]
+    )
+    tests().assert_outcomes(passed=1)
+    both = read_file(str(FILE)).count("top-k")
+    tests(EDITED, "--lq-record=all").stdout.fnmatch_lines([f"{FILE}: 20 tokens asked, 0 known"])
+    assert read_file(str(FILE)).count("top-k") < both, "what no run reads any more is dropped"
+    tests().assert_outcomes(passed=1)
+    assert [path.name for path in FILE.parent.iterdir()] == [FILE.name]
 
 
 def test_a_missing_recording_is_a_sentence_with_file_and_remedy_and_nothing_is_made(tests: Tests) -> None:
@@ -110,22 +115,9 @@ def test_a_test_that_runs_no_query_needs_no_recording(tests: Tests) -> None:
     assert not FILE.exists()
 
 
-def test_all_asks_again_and_drops_what_no_run_reads_any_more(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    edited = JOKE.replace("\\nA:", "\\nAnswer:")
-    tests(edited, "--lq-record=new")
-    both = read_file(str(FILE)).count("top-k")
-    tests(edited, "--lq-record=all").stdout.fnmatch_lines([f"{FILE}: 20 tokens asked, 0 known"])
-    assert read_file(str(FILE)).count("top-k") < both
-    tests().assert_outcomes(passed=1)
-    assert [path.name for path in FILE.parent.iterdir()] == [FILE.name]
-
-
-def test_a_failing_test_replaces_no_recording(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    before = FILE.read_bytes()
+def test_a_failing_test_replaces_no_recording(tests: Tests, recorded: bytes) -> None:
     tests(JOKE.replace("bicycle fall", "bicycle rise"), "--lq-record=all").assert_outcomes(failed=1)
-    assert FILE.read_bytes() == before
+    assert FILE.read_bytes() == recorded
     assert [path.name for path in FILE.parent.iterdir()] == [FILE.name]
 
 
@@ -142,20 +134,19 @@ def test_a_query_that_samples_without_a_seed_is_replayed(tests: Tests) -> None:
     tests().assert_outcomes(passed=1)
 
 
-def test_two_tests_on_one_file_are_told(tests: Tests) -> None:
-    mark = 'import pytest\npytestmark = pytest.mark.lq_recording("joke.jsonl")\n'
-    both = tests(mark + JOKE + "\n\ndef test_again(lq_recording):\n    joke()\n", "--lq-record=new")
+MARK = 'import pytest\npytestmark = pytest.mark.lq_recording("joke.jsonl")\n' + JOKE
+
+
+def test_a_mark_names_the_file_which_only_one_test_has(tests: Tests) -> None:
+    both = tests(MARK + "\n\ndef test_again(lq_recording):\n    joke()\n", "--lq-record=new")
     both.assert_outcomes(errors=2)
     both.stdout.fnmatch_lines(
         ["joke.jsonl is the recording of two tests, test_joke.py::test_joke and test_joke.py::test_again: give each*"]
     )
     assert not Path("joke.jsonl").exists()
-
-
-def test_a_mark_names_the_file(tests: Tests) -> None:
-    tests('import pytest\npytestmark = pytest.mark.lq_recording("joke.jsonl")\n' + JOKE, "--lq-record=new")
+    tests(MARK, "--lq-record=new")
     assert Path("joke.jsonl").stat().st_size
-    wrong = tests("import pytest\npytestmark = pytest.mark.lq_recording()\n" + JOKE)
+    wrong = tests(MARK.replace('"joke.jsonl"', ""))
     wrong.stderr.fnmatch_lines(["*test_joke.py::test_joke: the mark takes one file, such as*"])
 
 
@@ -167,54 +158,38 @@ def test_each_parameter_has_a_file_also_where_its_name_cannot_be_one(tests: Test
     tests().assert_outcomes(passed=2)
 
 
-def test_what_is_no_recording_is_left_as_it_is(tests: Tests) -> None:
-    FILE.parent.mkdir(parents=True)
-    FILE.write_text("notes")
-    for option in ("none", "new", "all"):
-        tests(JOKE, f"--lq-record={option}").stdout.fnmatch_lines(["E *CacheError: *"])
-        assert FILE.read_text() == "notes"
-
-
-def test_a_reviewer_reads_in_a_recording_what_the_model_answered(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    before = FILE.read_bytes()
-    lines = [json.loads(line) for line in before.splitlines()]
-    said = {line["after"][-20:]: line["says"] for line in lines}
-    assert said["Q: Why did the bicyc"] == "le" or "".join(line["says"] for line in lines).count("bicycle")
+def test_a_reviewer_reads_in_a_recording_what_the_model_answered(tests: Tests, recorded: bytes) -> None:
+    lines = [json.loads(line) for line in recorded.splitlines()]
+    assert "bicycle fall over?" in "".join(line["says"] for line in lines)
     assert all(line["kind"] == "top-k" and line["model"] == "demo" for line in lines)
     tests(JOKE, "--lq-record=all").assert_outcomes(passed=1)
-    assert FILE.read_bytes() == before, "the same answers make the same file"
+    assert FILE.read_bytes() == recorded, "the same answers make the same file"
 
 
-def test_a_recording_of_an_earlier_version_is_read_and_written_anew(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
+def test_a_recording_of_an_earlier_version_is_read_and_written_anew(tests: Tests, recorded: bytes) -> None:
     write_new(FILE.with_suffix(".tokens"), read_file(FILE).rows)
     FILE.unlink()
     tests().assert_outcomes(passed=1)
     assert not FILE.exists()
-    edited = tests(JOKE.replace("\\nA:", "\\nAnswer:"), "--lq-record=new")
-    edited.stdout.fnmatch_lines([f"{FILE}: 8 tokens asked, 12 known"])
+    tests(EDITED, "--lq-record=new").stdout.fnmatch_lines([f"{FILE}: 8 tokens asked, 12 known"])
     tests(JOKE).assert_outcomes(passed=1)
     assert FILE.exists()
 
 
-def test_a_cache_is_no_recording_and_a_recording_no_cache(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    before = FILE.read_bytes()
+def test_a_cache_is_no_recording_and_a_recording_no_cache(tests: Tests, recorded: bytes) -> None:
     with pytest.raises(CacheError, match=r"test_joke.jsonl is a recording, not a .tokens file") as caught:
         lq.run_sync('"Q:[JOKE]"', model="demo", cache=FILE)
-    assert "lq cache merge" in str(caught.value.hint) and FILE.read_bytes() == before
+    assert "lq cache merge" in str(caught.value.hint) and FILE.read_bytes() == recorded
     write_new("x.tokens", read_file(FILE).rows)
-    FILE.write_bytes(Path("x.tokens").read_bytes())
-    for option in ("none", "new", "all"):
-        refused = tests(JOKE, f"--lq-record={option}")
-        refused.stdout.fnmatch_lines(["E *CacheError: *test_joke.jsonl is not a recording"])
-        assert FILE.read_bytes() == Path("x.tokens").read_bytes()
+    for found in (Path("x.tokens").read_bytes(), b"notes"):
+        FILE.write_bytes(found)
+        for option in ("none", "new", "all"):
+            tests(JOKE, f"--lq-record={option}").stdout.fnmatch_lines(["E *CacheError: *test_joke.jsonl *"])
+            assert FILE.read_bytes() == found, "what is no recording is left as it is"
 
 
-def test_a_torn_line_costs_only_itself(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    FILE.write_bytes(FILE.read_bytes()[:-30])
+def test_a_torn_line_costs_only_itself(tests: Tests, recorded: bytes) -> None:
+    FILE.write_bytes(recorded[:-30])
     tests().assert_outcomes(failed=1)
     tests(JOKE, "--lq-record=new").stdout.fnmatch_lines([f"{FILE}: 1 token asked, 19 known"])
     tests().assert_outcomes(passed=1)
@@ -252,8 +227,3 @@ def test_openai_itself_is_replayed_without_a_key(tests: Tests, monkeypatch: pyte
         """
     tests(source, alone=True).stdout.fnmatch_lines([f"E *there is no recording {FILE}"])
     tests(source, "--lq-record=new", alone=True).stdout.fnmatch_lines(["E *needs an API key, and none is set"])
-
-
-def test_a_plain_run_is_no_part_of_a_recording(tests: Tests) -> None:
-    tests(JOKE, "--lq-record=new")
-    assert lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"))["X"] == " hi"
