@@ -1,6 +1,6 @@
 """What is promised of every server (S6, S7): classes of tests with the same queries, which each server inherits.
 
-A class has the fixture `server`, the process.
+Their file has the fixtures `base_url`, `known`, the server's model, and `counts` of servers that count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lmql_lite.models.base import CompletionRequest, Prompt, PromptTurn, ScoreRe
 from lmql_lite.models.demo import DemoModel
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import pieces_of, text
-from tests.servers.processes import ServerProcess, once, settled
+from tests.servers.processes import once, settled
 from tests.tables import rows
 from tests.test_examples import EXAMPLES, INPUTS, TYPED, shown
 
@@ -108,22 +108,13 @@ class Promises:
     """A temperature that it takes."""
     scores: ClassVar[bool] = False
     """It scores given texts."""
+    process: ClassVar[str]
+    """Name of the fixture that runs it."""
 
     @pytest.fixture(autouse=True)
     def environment_names_no_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
             monkeypatch.delenv(name, raising=False)
-
-    @pytest.fixture(scope="class")
-    def base_url(self, server: ServerProcess) -> str:
-        return server.base_url
-
-    @pytest.fixture(scope="class")
-    def known(self, base_url: str) -> OpenAIModel:
-        """The server's model, found out about once for all tests."""
-        model = lq.model("openai/demo", base_url=base_url)
-        assert isinstance(model, OpenAIModel)
-        return model
 
     @pytest.fixture
     def asked(self, known: OpenAIModel) -> Asked:
@@ -298,7 +289,10 @@ def pieces(model: OpenAIModel, prompt: str | Prompt, request: CompletionRequest)
 
 
 class TellingPromises(Promises):
-    """Of servers that report ids, scores of tokens and their usage. A class has the fixture `counts` too."""
+    """Of servers that report ids and scores of tokens, and their usage."""
+
+    metrics: ClassVar[tuple[tuple[str, ...], ...]]
+    """Names of its own metrics that make up each of the Figures."""
 
     @pytest.fixture
     def numbered(self, base_url: str) -> OpenAIModel:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,22 +25,40 @@ def found_out_for_nothing(known: OpenAIModel, **capabilities: object) -> None:
     assert known.requests == before
 
 
-def counting(server: ServerProcess, prefix: str, read: Callable[[Callable[..., int]], Figures]) -> Iterator[Counts]:
-    """Figures from the server's own metrics."""
+@pytest.fixture(scope="class")
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    found: ServerProcess = request.getfixturevalue(request.cls.process)
+    return found
+
+
+@pytest.fixture(scope="class")
+def base_url(server: ServerProcess) -> str:
+    return server.base_url
+
+
+@pytest.fixture(scope="class")
+def known(base_url: str) -> OpenAIModel:
+    """The server's model, found out about once for all tests."""
+    model = lq.model("openai/demo", base_url=base_url)
+    assert isinstance(model, OpenAIModel)
+    return model
+
+
+@pytest.fixture(scope="class")
+def counts(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Counts]:
     with client(server) as asked:
 
-        def counts() -> Figures:
-            lines = [line.split() for line in asked.get("/metrics").text.splitlines() if line.startswith(prefix)]
-            told = [(words[0].removeprefix(prefix).partition("{")[0], int(float(words[-1]))) for words in lines]
-            return read(lambda *names: sum(figure for name, figure in told if name in names))
+        def counted() -> Figures:
+            lines = [line.split() for line in asked.get("/metrics").text.splitlines()]
+            told = [(words[0].partition("{")[0], words[-1]) for words in lines if words]
+            return Figures(*(sum(int(float(each)) for name, each in told if name in names) for names in metrics))
 
-        yield counts
+        metrics = request.cls.metrics
+        yield counted
 
 
 class TestLlamaCppPython(Promises):
-    @pytest.fixture(scope="class")
-    def server(self, llama_server: ServerProcess) -> ServerProcess:
-        return llama_server
+    process = "llama_server"
 
     def test_what_the_server_does_not_tell_is_none_and_what_arrived_is_counted_law_6(self, asked: Asked) -> None:
         usage = asked(EXAMPLES / "01_packing_list.lq").usage
@@ -57,21 +74,12 @@ class TestLlamaCppPython(Promises):
 
 
 class TestLlamaCpp(TellingPromises):
-    @pytest.fixture(scope="class")
-    def server(self, llama_cpp_server: ServerProcess) -> ServerProcess:
-        return llama_cpp_server
-
-    @pytest.fixture(scope="class")
-    def counts(self, server: ServerProcess) -> Iterator[Counts]:
-        yield from counting(
-            server,
-            "llamacpp:",
-            lambda figure: Figures(
-                figure("prompt_tokens_total", "prompt_tokens_cached_total"),
-                figure("tokens_predicted_total"),
-                figure("requests_processing", "requests_deferred"),
-            ),
-        )
+    process = "llama_cpp_server"
+    metrics = (
+        ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
+        ("llamacpp:tokens_predicted_total",),
+        ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    )
 
     def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
         found_out_for_nothing(
@@ -89,24 +97,14 @@ class TestLlamaCpp(TellingPromises):
 class TestVLLM(TellingPromises):
     """One server for both files: it takes a minute to start, and 3 GB."""
 
-    hottest: ClassVar = 2.0
-    scores: ClassVar = True
-
-    @pytest.fixture(scope="class")
-    def server(self, vllm_server: ServerProcess) -> ServerProcess:
-        return vllm_server
-
-    @pytest.fixture(scope="class")
-    def counts(self, server: ServerProcess) -> Iterator[Counts]:
-        yield from counting(
-            server,
-            "vllm:",
-            lambda figure: Figures(
-                figure("prompt_tokens_total"),
-                figure("generation_tokens_total"),
-                figure("num_requests_running", "num_requests_waiting"),
-            ),
-        )
+    process = "vllm_server"
+    metrics = (
+        ("vllm:prompt_tokens_total",),
+        ("vllm:generation_tokens_total",),
+        ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    )
+    hottest = 2.0
+    scores = True
 
     def test_what_it_can_do_is_found_out_for_nothing(self, known: OpenAIModel) -> None:
         found_out_for_nothing(
