@@ -11,61 +11,36 @@ Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "oll
 Types = tuple[type, ...]
 Fields = Mapping[str, Types]
 
-_NUMBER: Types = (int, float)
-_COMMON: Fields = {
-    "model": (str,),
-    "stream": (bool,),
-    "stream_options": (dict,),
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "seed": (int,),
-    "stop": (str, list),
-    "logit_bias": (dict,),
-    "presence_penalty": _NUMBER,
-    "frequency_penalty": _NUMBER,
-    "user": (str,),
-}
-_TEXT: Fields = {**_COMMON, "prompt": (str, list), "max_tokens": (int,), "logprobs": (int,), "echo": (bool,)}
+
+def _fields(*, text: str = "", number: str = "", whole: str = "", flag: str = "", **others: Types) -> Fields:
+    """Names of fields by the type of their values."""
+    types = {text: (str,), number: (int, float), whole: (int,), flag: (bool,)}
+    return {name: each for names, each in types.items() for name in names.split()} | others
+
+
+_SAMPLED = _fields(text="model", number="temperature top_p", whole="seed", flag="stream", stop=(str, list))
+_PENALTIES = _fields(text="user", number="presence_penalty frequency_penalty", stream_options=(dict,))
+_COMMON: Fields = {**_SAMPLED, **_PENALTIES, "logit_bias": (dict,)}
+_TEXT: Fields = {**_COMMON, **_fields(whole="max_tokens logprobs", flag="echo", prompt=(str, list))}
 _CHAT: Fields = {
     **_COMMON,
-    "messages": (list,),
-    "max_tokens": (int,),
-    "max_completion_tokens": (int,),
-    "logprobs": (bool,),
-    "top_logprobs": (int,),
-    "response_format": (dict,),
+    **_fields(whole="max_tokens max_completion_tokens top_logprobs", flag="logprobs"),
+    **_fields(messages=(list,), response_format=(dict,)),
 }
+_OPEN = _fields(number="min_p", whole="top_k")
 _VLLM: Fields = {
-    "top_k": (int,),
-    "min_p": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "return_token_ids": (bool,),
-    "return_tokens_as_token_ids": (bool,),
-    "include_stop_str_in_output": (bool,),
-    "structured_outputs": (dict,),
-    "prompt_logprobs": (int,),
+    **_OPEN,
+    **_fields(number="repetition_penalty", whole="prompt_logprobs", structured_outputs=(dict,)),
+    **_fields(flag="return_token_ids return_tokens_as_token_ids include_stop_str_in_output"),
 }
-_CONTINUE: Fields = {"continue_final_message": (bool,)}
-_SGLANG: Fields = {
-    "top_k": (int,),
-    "min_p": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "ebnf": (str,),
-    "regex": (str,),
-    "no_stop_trim": (bool,),
-}
-_LLAMA: Fields = {"top_k": (int,), "min_p": _NUMBER, "repeat_penalty": _NUMBER, "grammar": (str,)}
+_CONTINUE = _fields(flag="continue_final_message")
+_SGLANG: Fields = {**_OPEN, **_fields(text="ebnf regex", number="repetition_penalty", flag="no_stop_trim")}
+_LLAMA: Fields = {**_OPEN, **_fields(text="grammar", number="repeat_penalty")}
 _NATIVE: Fields = {
     **_LLAMA,
-    **{name: _COMMON[name] for name in ("model", "stream", "temperature", "top_p", "seed", "stop")},
-    "logit_bias": (list,),
-    "prompt": (str, list),
-    "n_predict": (int,),
-    "n_probs": (int,),
-    "return_tokens": (bool,),
-    "timings_per_token": (bool,),
-    "cache_prompt": (bool,),
-    "json_schema": (dict,),
+    **_SAMPLED,
+    **_fields(whole="n_predict n_probs", flag="return_tokens timings_per_token cache_prompt"),
+    **_fields(logit_bias=(list,), prompt=(str, list), json_schema=(dict,)),
 }
 _TEXT_EXTRAS: Mapping[Kind, Fields] = {
     "vllm": _VLLM,

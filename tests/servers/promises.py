@@ -254,15 +254,17 @@ class Promises:
         assert asked.requests == sum(result.usage.requests or 0 for result in results) == 1
 
     def test_a_distribution_is_that_of_this_process_or_refused_in_a_sentence(self, asked: Asked) -> None:
-        query, session = lq.compile(EXAMPLES / f"{UNSCORED}.lq"), lq.Session()
         if not self.scores:
             with pytest.raises(lq.ModelError, match=r"score|log-prob") as caught:
-                asked(query, session=session)
+                asked('"Is a penguin a bird?[A]" distribution A in [" yes", " no"]')
             assert caught.value.hint and asked.requests == 0
             return
-        said = {shown(query, asked(query, session=session)) for _ in range(2)}
-        assert said == {(EXAMPLES / "expected" / f"{UNSCORED}.txt").read_text("utf-8")}
-        assert asked.requests <= 1
+        query, session = lq.compile(EXAMPLES / f"{UNSCORED}.lq"), lq.Session()
+        expected = (EXAMPLES / "expected" / f"{UNSCORED}.txt").read_text("utf-8")
+        assert shown(query, asked(query, session=session)) == expected
+        requests = asked.requests
+        assert shown(query, asked(query, session=session)) == expected
+        assert asked.requests == requests
 
 
 MOON = "Q: When did the first moon landing take place?\nA:"
