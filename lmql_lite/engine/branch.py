@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import abc
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -29,7 +29,6 @@ from lmql_lite.engine.events import Event, MediaShown, Text
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator, scored
 from lmql_lite.engine.hole_decorators import Decoration
-from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.nested import Caller
 from lmql_lite.engine.path import answered
@@ -37,7 +36,7 @@ from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.record import CANCELLATIONS, Begun, GivenUp, Raised, Record, refuse
 from lmql_lite.engine.result import OptionScores
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import State, Step, noted
+from lmql_lite.engine.state import State
 from lmql_lite.engine.tools.fill import ToolCalls, ToolText
 from lmql_lite.errors import BudgetError, ConstraintError, InputError, LmqlLiteError, ModelError, QueryError, Span
 from lmql_lite.options import Sampling
@@ -135,7 +134,7 @@ class Frame:
         """Gives the query its variables."""
         self.environment, branch = environment, self.branch
         environment[FRAME], environment["context"], environment[STEP] = self, branch.context, branch.steps.take
-        if branch.record.is_kept:
+        if branch.record.keeps_answers:
             environment["input"] = branch.record.remembering(environment["input"])
 
     def fork(self, branch: Branch) -> Frame:
@@ -155,11 +154,11 @@ class Frame:
         is_about_it = error.span is not None and error.span.text == self.program.span.text
         return not is_about_it and not isinstance(part, Hole)
 
-    def bind(self, number: int, now: Callable[[CodeType], Any]) -> Term:
+    def bind(self, number: int) -> Term:
         """The condition of a later hole of the segment, evaluated now."""
         hole = self.program.parts[number]
         assert isinstance(hole, Hole), "only holes have conditions"
-        self.bound[number] = hole.bind(now)
+        self.bound[number] = hole.bind(self.now)
         return self.bound[number]
 
     def now(self, code: CodeType) -> Any:
@@ -232,7 +231,7 @@ class Frame:
     async def answer(self, awaitable: Awaitable[Any], state: State | None = None) -> Any:
         """The answer that the query's Python awaits. The model may generate meanwhile."""
         branch = self.branch
-        if not branch.record.is_kept or _is_own(awaitable, self.environment):
+        if not branch.record.keeps_answers or _is_own(awaitable, self.environment):
             return await branch.generator.waiting(awaitable, state or branch.state, branch.span)
         return await branch.record.answer(awaitable, branch.span)
 
@@ -260,7 +259,7 @@ class Frame:
             manager = await self.answer(manager)
         is_none = not hasattr(type(manager), "__aexit__" if is_async else "__exit__")  # Python itself refuses it
         record = self.branch.record
-        if not record.is_kept or is_none or isinstance(manager, REENTERED):
+        if not record.keeps_answers or is_none or isinstance(manager, REENTERED):
             return manager
         return Once(manager, self.program.python[number].span, record.managers)
 
@@ -329,7 +328,7 @@ class OpenHole:
         return matcher if self.tools is None else self.tools.whole(matcher)
 
     def fork(self, generator: Generator) -> OpenHole:
-        fill = self.fill.fork(generator.path, generator.ledger)
+        fill = self.fill.fork(generator.path)
         return replace(self, fill=fill, judge=self.judge and self.judge.fork())
 
     def retype(self, type: HoleType | None) -> None:
@@ -364,16 +363,13 @@ class Branch:
     variables of the outermost query for that.
     """
 
-    def __init__(
-        self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]], *, forks: bool
-    ) -> None:
+    def __init__(self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]]) -> None:
         self.state = generator.path.start()
         self.frames: list[Frame] = []
         self.steps = steps
         self.anew = anew
         self.generator = generator
-        self.ledger: Ledger = generator.ledger
-        self.record = Record(is_kept=forks)
+        self.record: Record = generator.record
         self.asked: Ask | None = None
         """The question that waits for the branch."""
         self.called: Frame | None = None
@@ -403,8 +399,9 @@ class Branch:
         self._pinned: Node | None = None
         self.keep()
 
-    def fork(self) -> Branch:
-        """A copy of the branch that sleeps. Raises QueryError inside a `with` that cannot be entered again."""
+    def fork(self, number: int) -> Branch:
+        """A copy of the branch that sleeps, with this number. Raises QueryError inside a `with` that cannot be entered
+        again."""
         if self.record.managers:
             raise QueryError(
                 "the branches of the run fork inside a `with`, which can be left only once",
@@ -412,12 +409,12 @@ class Branch:
                 hint="close it before the next hole, or use argmax or sample",
             )
         fork = copy(self)
-        fork.sleeps, fork.record = True, self.record.fork()
+        fork.sleeps = True
         fork.asked = fork.called = fork._coroutine = None
         fork.frames = [frame.fork(fork) for frame in self.frames]
         assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
-        fork.generator = self.generator.fork()
-        fork.ledger = fork.generator.ledger
+        fork.generator = self.generator.fork(number)
+        fork.record = fork.generator.record
         fork.hole = self.hole and self.hole.fork(fork.generator)
         fork.leads = False
         fork.context = Context(fork._score, self.context.prompt)
@@ -448,7 +445,7 @@ class Branch:
 
     def take_events(self) -> list[Event]:
         """The events since the last call."""
-        taken, self.ledger.events = self.ledger.events, []
+        taken, self.record.events = self.record.events, []
         return taken
 
     def keep(self) -> None:
@@ -544,30 +541,27 @@ class Branch:
                 refuse(f"raised {type(error).__name__}: {error}", self.span)
             self.frame.decoration, self.context.prompt = None, entry.prompt
 
-    def take_back(self, rejected: Iterable[Step] = ()) -> None:
-        """Takes back the text of the innermost query's hole, which is left without a value. Rejected tokens stay in the
-        history."""
+    def take_back(self) -> None:
+        """Takes back the text of the innermost query's hole, which is left without a value, and tokens that are not on
+        the path yet."""
         frame = self.frame
         if frame.opened is not None:
-            self.state = noted(answered(frame.opened, self.state, "", "", self.ledger), rejected)
+            self.state = answered(frame.opened, self.state, "", "", self.record)
             frame.opened = frame.decoration = None
+        self.record.reject(self.state.newest, self.state.newest)
 
     # Python ---------------------------------------------------------------------------------------------------------
 
     async def python(self, code: CodeType, span: Span) -> Any:
         """The value of an expression of the query's own Python. The model may generate while the run awaits it."""
-        value = self.now(code)
+        value = self.frame.now(code)
         return await self.generator.waiting(value, self.state, span) if isawaitable(value) else value
-
-    def now(self, code: CodeType) -> Any:
-        """The value of an expression, not awaited."""
-        return value_of(code, self.frame.environment)
 
     def term(self, op: Hole) -> Term:
         """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
         on the query's value (S26)."""
         frame = self.frame
-        term = frame.term = frame.bound.pop(self.state.part, None) or op.bind(self.now)
+        term = frame.term = frame.bound.pop(self.state.part, None) or op.bind(frame.now)
         if frame.caller is not None and frame.returns(op):
             return conjunction((term, frame.caller.term))
         return term
@@ -600,4 +594,4 @@ class Branch:
             if frame.held_back is not None:
                 frame.held_back.append(text)
                 return
-        self.ledger.events.append(text)
+        self.record.tell(text)

@@ -181,22 +181,10 @@ class Finished:
         return Finished(replace(self.result, notices=(*notices, *self.result.notices)), results)
 
 
-Event = (
-    Started
-    | Notice
-    | Text
-    | MediaShown
-    | Thought
-    | TokenMoved
-    | Guessed
-    | HoleOpened
-    | HoleClosed
-    | Forked
-    | Pruned
-    | ToolCalled
-    | Bound
-    | Finished
-)
+Told = Text | MediaShown | Thought | Guessed | HoleOpened | HoleClosed | ToolCalled | Bound
+"""Events of a branch, but for the moves of its tokens."""
+
+Event = Started | Notice | Told | TokenMoved | Forked | Pruned | Finished
 
 Batch = list[Event]
 """Events without any waiting between them. The first and the last event of a run have batches of their own."""

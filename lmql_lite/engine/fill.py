@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import is_
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -17,9 +16,9 @@ import numpy as np
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.state import NO_ID, State, Step, TokenChoice, noted, steps_since
+from lmql_lite.engine.record import Record
+from lmql_lite.engine.state import NO_ID, State, TokenChoice
 from lmql_lite.errors import AuthenticationError, BrokenOff, ConstraintError, ModelError, RateLimitError
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -69,25 +68,22 @@ class Fill(ABC):
     tokens_of_choice = 1
     """Number of tokens of a choice; 0 for a server, whose tokens are counted by their bytes."""
 
-    def __init__(self, op: Hole, path: Path, ledger: Ledger, sampling: Sampling, limit: int) -> None:
+    def __init__(self, op: Hole, path: Path, record: Record, sampling: Sampling, limit: int) -> None:
         self.op = op
         self.path = path
-        self.ledger = ledger
+        self.record = record
         self.sampling = sampling
         self.limit = limit
         """Maximum number of tokens."""
         self.opened: State | None = None
-        self.made: list[Step] = []
-        """Every token of every attempt."""
         self._tried: list[Tried] = []
         """Picks of all attempts, or of the current draw if values are drawn."""
 
-    def fork(self, path: Path, ledger: Ledger) -> Fill:
-        """A copy for another branch, with its path and its ledger."""
+    def fork(self, path: Path) -> Fill:
+        """A copy for another branch, with its path."""
         fork = copy(self)
-        fork.path, fork.ledger = path, ledger
+        fork.path, fork.record = path, path.record
         fork._tried = [replace(tried, others=list(tried.others)) for tried in self._tried]
-        fork.made = list(self.made)
         return fork
 
     def open(self, state: State, matcher: Matcher) -> State:
@@ -140,16 +136,15 @@ class Fill(ABC):
             pick = self._kept(pick, choice, again=again)
         state, matcher, data = pick.state, pick.matcher, choice.data
         if choice.is_close is not None:
-            self.path.count_close_call(choice.is_close)
+            self.path.record.ledger.count_close_call(choice.is_close)
         if not data:
             score = state.score + (choice.logprob or 0.0)
             return state._replace(matcher=matcher.end("bound" if choice is CUT else "end-of-text"), score=score)
         if len(data) <= len(pick.held):
-            after = self.path.take(state, choice.token, choice.logprob)
-        else:  # a token that begins with held text and goes beyond it belongs to this hole (S15)
-            matcher = matcher.advance(data[len(pick.held) :], self.tokens_of_choice)
-            after = self.path.choose(state, choice, self.op.name, matcher, self._choosable(pick))
-        return self.note(state, after)
+            return self.path.take(state, choice.token, choice.logprob)
+        # a token that begins with held text and goes beyond it belongs to this hole (S15)
+        matcher = matcher.advance(data[len(pick.held) :], self.tokens_of_choice)
+        return self.path.choose(state, choice, self.op.name, matcher, self._choosable(pick))
 
     def _kept(self, pick: Pick, choice: TokenChoice, *, again: bool) -> Pick:
         """The pick, kept for other attempts."""
@@ -183,26 +178,10 @@ class Fill(ABC):
     # The end --------------------------------------------------------------------------------------------------------
 
     def close(self, state: State) -> State:
-        """The state after the filled hole. Tokens of other attempts are recorded as rejected."""
-        rejected = self.give_up(state)
+        """The state after the filled hole. Tokens of other attempts are rejected."""
         assert self.opened is not None, "a hole is opened first"
-        state = self.path.close(self.opened, state)
-        return noted(state, rejected) if rejected else state
-
-    def give_up(self, state: State) -> list[Step]:
-        """Records tokens that are not on the path to `state` as rejected, and returns them."""
-        assert self.opened is not None, "a hole is opened first"
-        steps = steps_since(self.opened, state)
-        if len(steps) == len(self.made) and all(map(is_, steps, self.made)):
-            return []
-        kept = set(map(id, steps))
-        return self.ledger.reject(step for step in self.made if id(step) not in kept)
-
-    def note(self, before: State, after: State) -> State:
-        """The state `after`. Its new tokens are recorded as made by this filling."""
-        if after.history is not before.history:
-            self.made += steps_since(before, after)
-        return after
+        self.path.record.reject(self.opened.newest, state.newest)
+        return self.path.close(state)
 
     def incomplete(self, matcher: Matcher, hint: str) -> ConstraintError:
         return ConstraintError(

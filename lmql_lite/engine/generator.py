@@ -6,6 +6,7 @@ import math
 
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalGenerator
+from lmql_lite.engine.record import Record
 from lmql_lite.engine.result import OptionScores, Usage, probabilities
 from lmql_lite.engine.server import ServerGenerator
 from lmql_lite.engine.state import State, TokenChoice, data_of
@@ -31,14 +32,14 @@ def logprob_of(option: list[TokenChoice]) -> float:
 
 async def scored(generator: Generator, state: State, options: tuple[str, ...]) -> OptionScores:
     """The scores of options as the next text. They have a path of their own, whose tokens do not count for the run."""
-    ledger = generator.ledger
-    requests, passes = ledger.requests, ledger.meter.forward_passes
-    aside = generator.path.fork(Ledger(ledger.run))
+    ledger = generator.record.ledger
+    requests, passes = ledger.requests, ledger.forward_passes
+    aside = generator.path.fork(Record(Ledger(ledger.run)))
     weighed = await generator.weigh(aside.settle(aside.answer(state)), options)
     logprobs = tuple(map(logprob_of, weighed))
     tokens = tuple(
         tuple(Token(one.token, one.data, None, one.source, "kept", one.logprob) for one in option) for option in weighed
     )
-    made = None if ledger.by_server else ledger.meter.forward_passes - passes
+    made = None if ledger.by_server else ledger.forward_passes - passes
     usage = Usage(requests=ledger.requests - requests, forward_passes=made)
     return OptionScores(options, logprobs, probabilities(logprobs), tokens, usage)

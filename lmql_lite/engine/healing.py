@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from lmql_lite.constraints.language import Language
-from lmql_lite.engine.state import Step, back
+from lmql_lite.engine.record import Step, back
 from lmql_lite.errors import BrokenOff, ModelError
 from lmql_lite.models.base import (
     MAX_BROKEN,
@@ -52,7 +52,7 @@ def given(newest: Step | None) -> int:
     for token in (step.token for step in back(newest)):
         if size >= 4 * _MAX_TAIL or token.source not in ("prompt", "forced"):
             break
-        size += len(token.data) if token.fate == "kept" else 0
+        size += len(token.data)
     return size
 
 

@@ -95,7 +95,7 @@ async def decorate(branch: Branch, op: Hole) -> bool:
     op = await branch.frame.typed(op)
     value, text, broken = fixed_value(op, branch.term(op), fixed, branch.generator.count)
     await check(branch, op, broken, value, text, "a decorator")
-    branch.state = answered(branch.state, branch.state, text, op.name, branch.ledger)
+    branch.state = answered(branch.state, branch.state, text, op.name, branch.record)
     await bind(branch, op.name, value, text, "forced", text)
     return True
 
@@ -216,13 +216,13 @@ async def bind(
     make the value anew from the `answer`, or from a copy of the value."""
     frame = branch.frame
     before = branch.state.text if frame.opened is None else frame.opened.text
-    if branch.record.is_kept and answer is None:
+    if branch.record.keeps_answers and answer is None:
         answer = copied(value)
     if frame.decoration is not None and frame.opened is not None:
         value, other = await frame.decoration.finished(value, text, frame.environment)
         answer = Decorated(answer, text, tuple(frame.decoration.told), other)
         if other != text:
-            branch.state = answered(frame.opened, branch.state, other, name, branch.ledger)
+            branch.state = answered(frame.opened, branch.state, other, name, branch.record)
             text = rest = other
     frame.opened = frame.decoration = None
     if rest:
@@ -230,8 +230,8 @@ async def bind(
     frame.environment[name] = frame.variables[name] = value
     frame.endings[name] = ending
     branch.filled += 1
-    branch.ledger.events.append(events.HoleClosed(name, text, ending))
-    branch.ledger.events.append(events.Bound(name, value))
+    branch.record.tell(events.HoleClosed(name, text, ending))
+    branch.record.tell(events.Bound(name, value))
     branch.record.add(branch.state.part, answer, term=frame.term, options=frame.options, prompt=before)
 
 
@@ -267,7 +267,7 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
     branch.state = chosen.state
     await bind(branch, op.name, chosen.value, chosen.text, "forced", chosen.text)
     frame.variables[f"P({op.name})"] = chosen.distribution
-    if branch.record.is_kept:
+    if branch.record.keeps_answers:
         branch.record.entries[-1] = replace(branch.record.entries[-1], shares=chosen.distribution)
 
 
@@ -278,7 +278,7 @@ def _lookahead(branch: Branch, op: Hole, term: Term) -> Lookahead:
     def text_at(number: int) -> Term:
         later = frame.program.parts[number]
         assert isinstance(later, Hole), "a segment is made of holes and texts"
-        return text_term(op, term) if number == here else text_term(later, frame.bind(number, branch.now))
+        return text_term(op, term) if number == here else text_term(later, frame.bind(number))
 
     return lookahead_at(frame.program, here, text_at, schema_of(op, term))
 

@@ -1,72 +1,29 @@
-"""Ledger of a run: its costs. Counts of tokens are made from the record of the path, so that they add up (law 6)."""
+"""Ledger of a run: its costs. Counts of tokens are made from the record of a branch, so that they add up (law 6)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 
 from lmql_lite.cache.tokens.nodes import Node
-from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Bill, Budget
 from lmql_lite.engine.calls import Calls
-from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.result import Usage
-from lmql_lite.engine.state import Step
-from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, KVScope, PassCounts, ServerUsage
-from lmql_lite.tokens import Fate, Source, Token
+from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, PassCounts, ServerUsage
+from lmql_lite.tokens import Source, Token
 
 DRAFTED_ANYWAY = 64
 """Number of tokens that a run drafts before it checks how many came true."""
 UNLIMITED = Budget()
 
 
-@dataclass(slots=True)
-class Drafted:
-    """Nodes that were scored before the run reached them; `missed` are those that it has not reached yet."""
-
-    nodes: set[Node] = field(default_factory=set)
-    missed: set[Node] = field(default_factory=set)
-    last: tuple[Node, ...] = ()
-    """The last draft."""
-    place: Hashable = None
-    """The hole of the last draft."""
-    events: list[events.Event] = field(default_factory=list)
-    """Events of drafts that are not emitted yet."""
-
-    def fork(self) -> Drafted:
-        return replace(self, events=[])
-
-    def add(self, nodes: tuple[Node, ...]) -> None:
-        self.missed.update(node for node in nodes if node not in self.nodes)
-        self.nodes.update(nodes)
-
-    @property
-    def pay(self) -> bool:
-        """True if drafts pay while the query's own Python is awaited."""
-        return len(self.nodes) < DRAFTED_ANYWAY or 4 * len(self.missed) <= 3 * len(self.nodes)
-
-    def came_true(self) -> int:
-        """Number of tokens of the last draft that the run has reached."""
-        return len(self.last) - sum(node in self.missed for node in self.last)
-
-
-@dataclass(slots=True)
-class Meter:
-    """Forward passes of a run in all its branches, and the counts of a model in this process."""
-
-    forward_passes: int = 0
-    close_calls: int | None = None
-    passes: PassCounts = field(default_factory=PassCounts)
-
-
 class Ledger:
-    """Bookkeeping of tokens and costs. `run` distinguishes this run's questions from entries that were known before.
+    """Costs of a run in all its branches. `run` distinguishes this run's questions from entries that were known before.
 
-    Runs with one budget share a `account`; the default is a account of its own.
+    Runs with one budget share an `account`; the default is an account of its own.
     """
 
     def __init__(
@@ -89,64 +46,48 @@ class Ledger:
         """Log of calls of models; None if there is none."""
         self.account = account or Account()
         self.requests = 0
-        self._reported = 0
-        """Number of answer tokens that the server has reported."""
-        self.meter = Meter()
+        self.forward_passes = 0
+        self.close_calls: int | None = None
+        self.passes = PassCounts()
+        """Counts of a model in this process."""
+        self.drafted: set[Node] = set()
+        """Nodes that were scored before the run reached them."""
+        self.missed: set[Node] = set()
+        """Those of them that it has not reached yet."""
         self.by_server = False
         """True if a server reports the costs, in its own tokens."""
+        self.notices: list[str] = []
+        """Sentences about the server that a user should read."""
+        self._reported = 0
+        """Number of answer tokens that the server has reported."""
         self._arrived: list[Node] = []
         """The node after the first byte of each token that a server sent for this run."""
         self._reached: list[Node] = []
         """The last nodes of the text that the server sent, kept so that the nodes on their paths stay the same."""
-        self.events: list[events.Event] = []
-        """Events of the branch, in order."""
-        self.scope: KVScope | None = None
-        """Scope of the questions of the hole that is open, where nothing else may be reused for it."""
-        self.notices: list[str] = []
-        """Sentences about the server that a user should read."""
-        self.drafted = Drafted()
         self._unread = 0
         """Number of tokens of a server that have no part in the text."""
         self._bills: list[Bill] = []
-
-    def fork(self) -> Ledger:
-        """The ledger of another branch of the run, with the same tokens so far."""
-        fork = copy(self)
-        fork.events, fork.drafted = [], self.drafted.fork()
-        return fork
 
     def source(self, node: Node, run: int) -> Source:
         """The source of a token after `node` that `run` asked for (S31)."""
         if run != self.run:
             return "cache"
-        return "draft" if node in self.drafted.nodes else "model"
+        return "draft" if node in self.drafted else "model"
 
-    def add(self, step: Step, choosable: Choosable | None = None) -> None:
-        """Records a token that joins the path."""
-        self.events.append(_moved(step, step.token, choosable))
-        self.drafted.missed.discard(step.node)
-        if step.token.hole is not None and self.drafted.events:
-            self.events += self.drafted.events
-            self.drafted.events = []
+    def guess(self, nodes: Iterable[Node]) -> None:
+        """Adds nodes that are scored before the run reaches them."""
+        new = set(nodes) - self.drafted
+        self.missed |= new
+        self.drafted |= new
 
-    def add_prompt(self, steps: Sequence[Step]) -> None:
-        """Records tokens of the program's own text."""
-        self.events += [_moved(step, step.token) for step in steps]
-        if self.drafted.missed:
-            self.drafted.missed.difference_update(step.node for step in steps)
+    @property
+    def drafts_pay(self) -> bool:
+        """True if drafts pay while the query's own Python is awaited."""
+        return len(self.drafted) < DRAFTED_ANYWAY or 4 * len(self.missed) <= 3 * len(self.drafted)
 
-    def drop(self, step: Step, fate: Fate) -> None:
-        """Records a kept token that leaves the path."""
-        self.events.append(_moved(step, replace(step.token, fate=fate)))
-
-    def reject(self, steps: Iterable[Step]) -> list[Step]:
-        """Records steps that leave the path as rejected. Returns those of a hole."""
-        rejected = []
-        for step in steps:
-            self.drop(step, "rejected")
-            if step.token.hole is not None:
-                rejected.append(replace(step, token=replace(step.token, fate="rejected")))
-        return rejected
+    def count_close_call(self, is_close: bool) -> None:
+        """Counts a choice that the noise of the model's scores might have changed."""
+        self.close_calls = (self.close_calls or 0) + is_close
 
     def request(self, most_prompt_tokens: int, most_tokens: int) -> OpenRequest | None:
         """A request for at most `most_tokens` tokens, or for the number that the budget allows.
@@ -213,9 +154,9 @@ class Ledger:
         """Counts tokens of a server as wasted if no part of them is on the path on which the run ends."""
         self._unread = len(set(self._arrived).difference(path)) if self._arrived else 0
 
-    def usage(self, record: Sequence[Token]) -> Usage:
-        """Usage of a run whose path has this record of tokens."""
-        kept = Counter(token.source if token.hole is not None else None for token in record if token.fate == "kept")
+    def usage(self, tokens: Sequence[Token]) -> Usage:
+        """Usage of a run whose record has these tokens."""
+        kept = Counter(token.source if token.hole is not None else None for token in tokens if token.fate == "kept")
         prompt_tokens = kept.pop(None, 0)
         if self.by_server:
             spent = reduce(ServerUsage.plus, (bill.spent for bill in self._bills), ServerUsage(0, 0, 0, 0, 0))
@@ -233,24 +174,23 @@ class Ledger:
                 reasoning_tokens=spent.reasoning_tokens,
                 cost=self.budget.cost_of(self._bills),
             )
-        passes = self.meter.passes
-        wasted = sum(token.hole is not None and token.fate != "kept" for token in record)
+        wasted = sum(token.hole is not None and token.fate != "kept" for token in tokens)
         return Usage(
             requests=self.requests,
-            forward_passes=self.meter.forward_passes,
+            forward_passes=self.forward_passes,
             prompt_tokens=prompt_tokens,
             completion_tokens=sum(kept.values()) + wasted,
             tokens_from_cache=kept["cache"],
             tokens_from_model=kept["model"],
             tokens_forced=kept["forced"],
             draft_accepted=kept["draft"],
-            draft_rejected=len(self.drafted.missed),
+            draft_rejected=len(self.missed),
             wasted_tokens=wasted,
-            tokens_fed=passes.fed or None,
-            kv_from_memory=passes.reused.get("memory"),
-            kv_from_disk=passes.reused.get("disk"),
-            kv_from_redis=passes.reused.get("redis"),
-            close_calls=self.meter.close_calls,
+            tokens_fed=self.passes.fed or None,
+            kv_from_memory=self.passes.reused.get("memory"),
+            kv_from_disk=self.passes.reused.get("disk"),
+            kv_from_redis=self.passes.reused.get("redis"),
+            close_calls=self.close_calls,
         )
 
 
@@ -281,8 +221,3 @@ class OpenRequest:
         if spent is not None:
             ledger._add_requests(max(spent.requests - max(self._sent, 1), 0))
         ledger.pay(replace(self.bill, spent=spent or ServerUsage()))
-
-
-def _moved(step: Step, token: Token, choosable: Choosable | None = None) -> events.TokenMoved:
-    """Event of a step's token, which joins the path or leaves it."""
-    return events.TokenMoved(token, step.node.number, step.parent.number, choosable=choosable, place=step.parent)

@@ -23,10 +23,11 @@ from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.fill import CUT, Fill, Pick, Tried, fail_unfilled, matcher_of, quoted
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
+from lmql_lite.engine.record import Record, Step, steps_between
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
-from lmql_lite.engine.state import Piece, State, Step, TokenChoice, data_of, read, steps_since, without
+from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
 from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import ConstraintError, InputError, LmqlLiteError, ModelError, Span
 from lmql_lite.media import Media
@@ -77,21 +78,21 @@ class LocalGenerator:
         self, model: LocalModel, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling
     ) -> None:
         mark = model.blocks.mark if model.blocks is not None else None
-        shared = scheduler.tree, model.scorer.tokenizer, model.engine.vocabulary, ledger, mark
+        self.record = Record(ledger, keeps_answers=settings.has_beams)
+        shared = scheduler.tree, model.scorer.tokenizer, model.engine.vocabulary, self.record, mark
         self.path = Path(*shared) if model.chat is None else TemplatePath(model.chat, *shared)
         self.model = model.name
         self.engine = model.engine
-        self.ledger = ledger
         self.scheduler = scheduler
         self.tree = scheduler.tree
         self._settings = settings
         self._sampling = sampling
 
-    def fork(self) -> LocalGenerator:
-        """A copy for another branch."""
+    def fork(self, number: int) -> LocalGenerator:
+        """A copy for the branch of this number."""
         fork = copy(self)
-        fork.ledger = self.ledger.fork()
-        fork.path = self.path.fork(fork.ledger)
+        fork.record = self.record.fork(number)
+        fork.path = self.path.fork(fork.record)
         return fork
 
     def turn(self, state: State, role: Role, span: Span) -> State:
@@ -120,7 +121,7 @@ class LocalGenerator:
         if self._settings.is_isolated:
             self.tree.drop_scores()
         if not self._settings.use_caches:  # the model computes its prompt anew as well
-            self.ledger.scope = KVScope()
+            self.record.scope = KVScope()
 
     def count(self, text: str, held: bytes = b"") -> int:
         """Number of tokens of a text; those within `held` text before it do not count (S15)."""
@@ -144,12 +145,12 @@ class LocalGenerator:
                 hint="shorten the prompt or the option, or use a model with a longer context",
             )
         weighed = []
-        for answers in await self.scheduler.logprobs(state.node, ids, self.ledger):
+        for answers in await self.scheduler.logprobs(state.node, ids, self.record):
             node, choices = state.node, list[TokenChoice]()
             for each in answers:
                 if choices:
                     node = self.tree.extend(node, choices[-1].token)
-                source = self.ledger.source(node, each.run)
+                source = self.record.ledger.source(node, each.run)
                 choices.append(TokenChoice(each.token, vocabulary[each.token] or b"", each.logprob, source))
             weighed.append(choices)
         return weighed
@@ -157,7 +158,7 @@ class LocalGenerator:
     async def logprobs(self, steps: Sequence[Step]) -> list[float]:
         """The log-probabilities of consecutive tokens of the path."""
         ids = tuple(step.token.id for step in steps)
-        (answers,) = await self.scheduler.logprobs(steps[0].parent, [ids], self.ledger)
+        (answers,) = await self.scheduler.logprobs(steps[0].parent, [ids], self.record)
         return [answer.logprob for answer in answers]
 
     def leave(self) -> None:
@@ -167,12 +168,13 @@ class LocalGenerator:
         return self.path.settle(state, last=True)
 
     async def close(self) -> None:
-        self.scheduler.learn(self.ledger)
+        self.scheduler.learn(self.record)
 
     async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
         """The answer. Meanwhile the text is continued as if a free hole came next. If the answer of the query's Python
         is what the model expected, its scores are in the tree already. A wrong guess is a branch that nobody reads."""
-        if not self.ledger.speculates or not self.ledger.drafted.pay:
+        ledger = self.record.ledger
+        if not ledger.speculates or not ledger.drafts_pay:
             return await answer
         writing = asyncio.create_task(self._write(state, span))
         try:
@@ -184,7 +186,7 @@ class LocalGenerator:
 
     async def _write(self, state: State, span: Span) -> None:
         aside = copy(self)
-        aside.path = self.path.fork(Ledger(self.ledger.run))
+        aside.path = self.path.fork(Record(Ledger(self.record.ledger.run)))
         fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MAX_AHEAD)
         matcher = self.engine.matcher(Constant(True), b"", MAX_AHEAD, "ahead", span)
         state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
@@ -195,8 +197,8 @@ class LocalGenerator:
             else:
                 pick = fill.pick(state)
                 state = fill.take(pick, await fill.choose(pick))
-            asked = (step.parent for step in steps_since(before, state) if step.token.logprob is not None)
-            self.ledger.drafted.add(tuple(asked))
+            new = steps_between(before.newest, state.newest)
+            self.record.ledger.guess(step.parent for step in new if step.token.logprob is not None)
 
 
 Place = tuple[int, bytes, bytes]
@@ -233,7 +235,7 @@ class LocalFill(Fill):
     """
 
     def __init__(self, op: Hole, term: Term, generator: LocalGenerator, sampling: Sampling, limit: int) -> None:
-        super().__init__(op, generator.path, generator.ledger, sampling, limit)
+        super().__init__(op, generator.path, generator.record, sampling, limit)
         self._term = term
         self._scheduler = generator.scheduler
         self._engine = generator.engine
@@ -245,8 +247,8 @@ class LocalFill(Fill):
         self._single: Place | None = None
         """The place of the current draw where only one token was left."""
 
-    def fork(self, path: Path, ledger: Ledger) -> LocalFill:
-        fork = super().fork(path, ledger)
+    def fork(self, path: Path) -> LocalFill:
+        fork = super().fork(path)
         assert isinstance(fork, LocalFill)
         fork._left = {place: left.copy() for place, left in self._left.items()}
         fork._exact = set(self._exact)
@@ -260,7 +262,7 @@ class LocalFill(Fill):
         may_be_long = not state.used and 4 * len(state.text) >= most  # a character has at most four bytes
         if may_be_long and self._least_tokens(state) >= most:
             raise self._too_long()
-        return self.note(state, self.path.settle(state))
+        return self.path.settle(state)
 
     def pick(self, state: State) -> Pick:
         state = self.settle(state)
@@ -303,12 +305,12 @@ class LocalFill(Fill):
     def _known(
         self, pick: Pick, mask: Mask, sampling: Sampling, entry: ScoreEntry | None = None
     ) -> TokenChoice | Miss | None:
-        return self._scheduler.known(pick.state.node, mask, sampling, self.ledger, pick.penalties, entry)
+        return self._scheduler.known(pick.state.node, mask, sampling, self.record, pick.penalties, entry)
 
     def _asked(self, pick: Pick) -> Awaitable[ScoreEntry]:
         """The scores of a pick, which are on their way or asked of the model now."""
         place = DraftPlace((self.op.name, self.op.span), partial(self._fitting, pick))
-        return self._scheduler.asked(pick.state.node, pick.draft, pick.untried, self.ledger, place)
+        return self._scheduler.asked(pick.state.node, pick.draft, pick.untried, self.record, place)
 
     def _fitting(self, pick: Pick, draft: tuple[int, ...]) -> int:
         """Number of leading tokens of a draft after the held text that the condition allows and that keep the hole
@@ -333,7 +335,7 @@ class LocalFill(Fill):
     def _allowed(self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()) -> Pick:
         penalties = NO_PENALTIES
         if self.sampling.penalises:
-            penalties = self.path.counts.penalties(state.history, self.sampling)
+            penalties = self.path.counts.penalties(state.newest, self.sampling)
         pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), penalties, draft)
         if not self._exact or self.sampling.truncates:
             return pick
@@ -442,7 +444,7 @@ class LocalFill(Fill):
                 data, following = self._engine.vocabulary.tokens[token], self.op.following
                 ends[token] = not (data and (data.startswith(following) or following.startswith(data)))
         try:
-            found = await self._scheduler.outcomes(node, draft, mask, ends, most, self.sampling.seed, self.ledger)
+            found = await self._scheduler.outcomes(node, draft, mask, ends, most, self.sampling.seed, self.record)
         except ModelError as error:
             fail_unfilled(self.op, error)
         if not found:

@@ -1,6 +1,6 @@
 """Path of a branch: text becomes canonical tokens when the model is next asked (S10, S14).
 
-The methods take a state and return the next one. The ledger records every token that joins or leaves the path.
+The methods take a state and return the next one. The record has every token that joins or leaves the path.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,15 +17,13 @@ from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.record import PathCounts, Record, Step, steps_between
 from lmql_lite.engine.state import (
     NO_ID,
     UNREAD,
     Overhang,
-    PathCounts,
     Piece,
     State,
-    Step,
     TokenChoice,
     begun,
     block_marks,
@@ -36,13 +33,12 @@ from lmql_lite.engine.state import (
     join,
     joined,
     read,
-    steps_since,
     until,
     without,
 )
 from lmql_lite.errors import ModelError
 from lmql_lite.media import Media, article
-from lmql_lite.tokens import Fate, Role, Token, Tokenizer
+from lmql_lite.tokens import Role, Token, Tokenizer
 
 LONG = 256
 """Number of tokens from which a text is added to the tree as one stretch."""
@@ -56,22 +52,22 @@ class Path:
         tree: TokenTree,
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
-        ledger: Ledger,
+        record: Record,
         mark: Callable[[int], int] | None = None,
     ) -> None:
         """For a model that reuses blocks, `mark` returns the token before a block of a given number of tokens."""
         self._tree = tree
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
-        self._ledger = ledger
+        self.record = record
         self._mark = mark
         self.counts = PathCounts()
         """Counts of the tokens on the path, for penalties."""
 
-    def fork(self, ledger: Ledger) -> Path:
-        """A copy for another branch, with a ledger of its own."""
+    def fork(self, record: Record) -> Path:
+        """A copy for another branch, with a record of its own."""
         fork = copy(self)
-        fork._ledger, fork.counts = ledger, self.counts.fork()
+        fork.record, fork.counts = record, self.counts.fork()
         return fork
 
     def start(self) -> State:
@@ -101,8 +97,7 @@ class Path:
         state = self._showing(state._replace(pending=joined(state.held, state.pending), held=()))
         state = self._spell(state, last=True)
         token = Token(NO_ID, str(item).encode(), None, "prompt", "kept", None)
-        step = Step(token, state.node, self._tree.extend_path(state.node, tokens), state.history)
-        self._ledger.add(step)
+        step = self.record.join(token, state.node, self._tree.extend_path(state.node, tokens), state.newest)
         return state.shown(item, step, len(tokens))
 
     def _in_turn(self, state: State, *, is_asked: bool) -> State:
@@ -149,17 +144,16 @@ class Path:
         many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
         if not many:  # the first token also holds text of the next piece
             return state, 0
-        node, history, steps, begin = state.node, state.history, list[Step](), 0
+        node, newest, begin = state.node, state.newest, 0
         for token, end in zip(ids[:many], ends[:many], strict=True):
             child = self._tree.extend(node, token)
-            history = Step(Token(token, piece.data[begin:end], None, piece.source, "kept", None), node, child, history)
-            steps.append(history)
+            said = Token(token, piece.data[begin:end], None, piece.source, "kept", None)
+            newest = self.record.join(said, node, child, newest)
             node, begin = child, end
         if many >= LONG:  # a pin below it then need not walk up to the root
             self._tree.extend_path(state.node, ids[:many])
-        self._ledger.add_prompt(steps)
         pending = without(state.pending, ends[many - 1])
-        return state._replace(node=node, history=history, depth=state.depth + many, pending=pending), many
+        return state._replace(node=node, newest=newest, depth=state.depth + many, pending=pending), many
 
     def take(self, state: State, token: int, logprob: float | None = None) -> State:
         """The state after a token of settled text, taken from `held`, or from `pending` if nothing is held.
@@ -188,21 +182,15 @@ class Path:
         """The state after a token chosen for a hole; it covers `held` and goes beyond. `matcher` is the hole's after
         it, and `choosable` the alternatives."""
         node = self._tree.extend(state.node, choice.token) if choice.node is None else choice.node
-        record = Token(choice.token, choice.data, hole, choice.source, "kept", choice.logprob)
-        step = Step(record, state.node, node, state.history)
-        self._ledger.add(step, choosable)
+        token = Token(choice.token, choice.data, hole, choice.source, "kept", choice.logprob)
+        step = self.record.join(token, state.node, node, state.newest, choosable)
         return state.chosen(step, choice.logprob or 0.0, matcher)
-
-    def count_close_call(self, is_close: bool) -> None:
-        """Counts a choice that the noise of the model's scores might have changed."""
-        meter = self._ledger.meter
-        meter.close_calls = (meter.close_calls or 0) + is_close
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """The state with text that a constraint forces; it is pending, like the program's own."""
         return state._replace(pending=join(state.pending, Piece(data, hole, "forced")))
 
-    def close(self, opened: State, state: State) -> State:
+    def close(self, state: State) -> State:
         """The state after a hole. Tokens that run past its value become an overhang until the next text is known."""
         matcher, hole, entry = state.matcher, state.hole, state.entry
         assert matcher is not None, "a hole is open"
@@ -219,12 +207,11 @@ class Path:
         if not surplus:
             return state
         steps: list[Step] = []
-        covered, step = 0, state.history
+        covered, step = 0, state.newest
         while covered < len(surplus):
             assert step is not None, "surplus bytes are on the path"
-            if step.token.fate == "kept":
-                steps.append(step)
-                covered += len(step.token.data)
+            steps.append(step)
+            covered += len(step.token.data)
             step = step.before
         first, kept = steps[-1].token, covered - len(surplus)
         before = join(entry, Piece(value, hole, first.source, is_ended=True))
@@ -270,11 +257,9 @@ class Path:
         dropped = overhang.steps[many:]
         if not dropped:
             return state
-        for step in dropped:
-            self._ledger.drop(step, "cut")
-        history = _with_fate(state.history, {id(step) for step in dropped})
+        self.record.leave(dropped, "cut")
         # their score stays, as the cost of the end of the hole
-        return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), history=history)
+        return state._replace(node=dropped[0].parent, depth=state.depth - len(dropped), newest=dropped[0].before)
 
     def _add(
         self,
@@ -289,10 +274,11 @@ class Path:
         reads."""
         first = next((piece for piece in pieces if piece.hole != UNREAD), None)
         hole, source = (first.hole, first.source) if first else (None, pieces[0].source)
-        step = Step(Token(token, data_of(pieces), hole, source, "kept", logprob), state.node, node, state.history)
-        self._ledger.add(step)
+        step = self.record.join(
+            Token(token, data_of(pieces), hole, source, "kept", logprob), state.node, node, state.newest
+        )
         used = state.used + (first is not None and first.is_of(state.hole))
-        return state._replace(node=node, history=step, depth=depth, used=used)
+        return state._replace(node=node, newest=step, depth=depth, used=used)
 
 
 class ByteTokenizer:
@@ -313,8 +299,8 @@ class BytePath(Path):
     user's (S29).
     """
 
-    def __init__(self, texts: ByteTree, vocabulary: Vocabulary, ledger: Ledger, *, chat: bool) -> None:
-        super().__init__(texts.tree, ByteTokenizer(), vocabulary, ledger)
+    def __init__(self, texts: ByteTree, vocabulary: Vocabulary, record: Record, *, chat: bool) -> None:
+        super().__init__(texts.tree, ByteTokenizer(), vocabulary, record)
         self._chat = chat
 
     def begin(self, state: State, role: Role) -> State:
@@ -350,29 +336,14 @@ class BytePath(Path):
             state = self._add(state, NO_ID, (piece,), node, state.depth + len(piece.data))
         return state._replace(pending=())
 
-    def close(self, opened: State, state: State) -> State:
+    def close(self, state: State) -> State:
         """The state after a hole. Text generated beyond its value leaves the path at once, whatever follows: the run
         finds it again in the tree."""
-        state = super().close(opened, state)
+        state = super().close(state)
         return state if state.overhang is None else self.settle(self._keep(state, state.overhang, 0))
 
 
-def _with_fate(history: Step | None, cut: set[int]) -> Step | None:
-    """The history with some of its newest steps marked as cut."""
-    newer: list[Step] = []
-    left = len(cut)
-    while left:
-        assert history is not None, "only steps of the history are cut"
-        newer.append(history)
-        left -= id(history) in cut
-        history = history.before
-    for step in reversed(newer):
-        fate: Fate = "cut" if id(step) in cut else step.token.fate
-        history = replace(step, token=replace(step.token, fate=fate), before=history)
-    return history
-
-
-def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger) -> State:
+def answered(before: State, after: State, answer: str, hole: str, record: Record) -> State:
     """The state in which an answer replaces everything that joined the path between the two states.
 
     Text that was pending in `before` joins again. Tokens that ran past the end of the hole before it are cut there, if
@@ -381,21 +352,10 @@ def answered(before: State, after: State, answer: str, hole: str, ledger: Ledger
     hanging: tuple[Step, ...] = ()
     if before.overhang is not None and after.overhang is not before.overhang:
         hanging, before = before.overhang.steps, cut_off(before)
-    steps = steps_since(before, after)
-    not_cut = {id(step) for step in steps}.intersection(map(id, hanging))
-    history = before.history
-    waiting = 0 if not_cut else len(data_of(before.held)) + len(data_of(before.pending))
-    for step in steps:
-        if id(step) in not_cut:
-            ledger.drop(step, "cut")
-            step = replace(step, token=replace(step.token, fate="cut"))
-        elif step.token.fate == "kept":
-            text_stays = waiting >= len(step.token.data)
-            waiting -= len(step.token.data)
-            ledger.drop(step, "removed")
-            if text_stays:
-                continue
-            step = replace(step, token=replace(step.token, fate="removed"))
-        history = replace(step, before=history)
+    record.reject(before.newest, after.newest)
+    waiting = len(data_of(before.held)) + len(data_of(before.pending))
+    for step in steps_between(before.newest, after.newest):
+        waiting -= len(step.token.data)
+        record.leave([step], "cut" if step in hanging else "removed" if waiting < 0 else "rejected")
     pending = join(before.pending, Piece(answer.encode(), hole, "forced"))
-    return before._replace(history=history, pending=pending, text=before.text + answer)
+    return before._replace(pending=pending, text=before.text + answer)

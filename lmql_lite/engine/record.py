@@ -1,22 +1,105 @@
-"""Record: what the Python of a query asked so far, and the answers (S23).
+"""Record of a branch: every token that was on its path, with source and fate, and the answers that its Python got.
 
-A fork runs the Python again on these answers. It must ask the same questions, or the fork is refused: a value that is
-no function of the answers (a clock, a random number, `next(x)`) would contradict the text. Runs without beams keep no
-record.
+Counts (law 6), events and results are made from the tokens, and forks replay the answers (S23): a fork runs the Python
+again, which must ask the same questions, or the fork is refused. A value that is no function of the answers (a clock, a
+random number, `next(x)`) would contradict the text. Runs without beams keep no answers.
 """
 
 from __future__ import annotations
 
 import copy
 from asyncio import CancelledError, Future
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+import numpy as np
+
+from lmql_lite.cache.tokens.draws import Penalties
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.constraints.terms import Term
+from lmql_lite.engine.events import Choosable, Event, TokenMoved, Told
+from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.settings import Settings
 from lmql_lite.errors import QueryError, Span
+from lmql_lite.models.base import KVScope
 from lmql_lite.options import Sampling
+from lmql_lite.tokens import Fate, Token
+
+# Tokens ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A token of a path, which leads from the node `parent` to `node`. `before` is the step before it on the path, and
+    `earlier` the one before it in the record, which may have left the path."""
+
+    token: Token
+    parent: Node
+    node: Node
+    before: Step | None
+    earlier: Step | None
+
+    def is_of(self, hole: str | None) -> bool:
+        """True if the token belongs to this hole."""
+        return hole is not None and self.token.hole == hole
+
+
+def back(newest: Step | None) -> Iterator[Step]:
+    """The step and all before it on the path, newest first."""
+    while newest is not None:
+        yield newest
+        newest = newest.before
+
+
+def steps_between(before: Step | None, newest: Step | None) -> list[Step]:
+    """Steps after `before` on the path to `newest`, oldest first."""
+    steps = []
+    while newest is not before:
+        assert newest is not None, "one path is the beginning of the other"
+        steps.append(newest)
+        newest = newest.before
+    return steps[::-1]
+
+
+@dataclass(slots=True)
+class PathCounts:
+    """Counts of the tokens on one path, for penalties.
+
+    Only tokens that joined the path since the last question are counted, so that the cost does not grow with the text.
+    If tokens have left it, all are counted again.
+    """
+
+    _in_text: Counter[int] = field(default_factory=Counter)
+    _said: Counter[int] = field(default_factory=Counter)
+    _newest: Step | None = None
+    """The newest counted step."""
+
+    def fork(self) -> PathCounts:
+        return PathCounts(Counter(self._in_text), Counter(self._said), self._newest)
+
+    def penalties(self, newest: Step | None, sampling: Sampling) -> Penalties:
+        """Penalties of the tokens on the path to a step."""
+        new, step = list[Step](), newest
+        while step is not None and step is not self._newest:
+            new.append(step)
+            step = step.before
+        if step is not self._newest:
+            self._in_text, self._said = Counter(), Counter()
+        self._newest = newest
+        for step in new:
+            if step.node != step.parent and step.token.id >= 0:
+                self._in_text[step.token.id] += 1
+                self._said[step.token.id] += step.token.hole is not None
+        ids = np.fromiter(self._in_text, np.int32)
+        in_text, said = (
+            np.fromiter(map(counts.__getitem__, self._in_text), np.int32) for counts in (self._in_text, self._said)
+        )
+        return Penalties.of(sampling, ids, in_text, said)
+
+
+# Answers of the query's Python -----------------------------------------------------------------------------------
 
 
 class GivenUp(CancelledError):
@@ -32,7 +115,8 @@ HINT = "pass clocks, random numbers and iterators as inputs that do not change, 
 
 @dataclass(frozen=True, slots=True)
 class FromText:
-    """The answer of a hole that the model filled: its value is made anew from the text."""
+    """The answer of a hole that the model or a query filled: its value is made anew, from the text or by the query's
+    Python."""
 
     text: str
 
@@ -62,13 +146,6 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """The answer of a query in a hole: its text. The value is that which its Python returns when it runs again."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Raised:
     """An exception that was raised instead of an answer."""
 
@@ -86,7 +163,7 @@ class Decorated:
     text: str
 
 
-Answer = FromText | Copied | Begun | Returned | Decorated | Raised | None
+Answer = FromText | Copied | Begun | Decorated | Raised | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +189,31 @@ def copied(value: Any) -> Copied:
         return Copied(None, f"{type(value).__name__}: {error}")
 
 
-class Record:
-    """The entries of one branch, with those of the queries in its holes. Runs without beams have none."""
+# The record ------------------------------------------------------------------------------------------------------
 
-    def __init__(self, *, is_kept: bool) -> None:
-        self.is_kept = is_kept
+
+class Record:
+    """Record of one branch, with the queries in its holes. `ledger` has the costs of the run."""
+
+    def __init__(self, ledger: Ledger, *, keeps_answers: bool = False) -> None:
+        self.ledger = ledger
+        self.keeps_answers = keeps_answers
+        self.number = 0
+        """Number of the branch in events."""
+        self.newest: Step | None = None
+        """The token that joined last."""
+        self._left: dict[Step, Fate] = {}
+        """Fates of the tokens that have left the path."""
+        self.events: list[Event] = []
+        """Events that were not taken yet, in order."""
+        self.guessed: list[Event] = []
+        """Events of drafts, which follow the next token of a hole."""
+        self.draft: tuple[Node, ...] = ()
+        """Nodes of the last draft."""
+        self.draft_place: Hashable = None
+        """The hole of the last draft."""
+        self.scope: KVScope | None = None
+        """Scope of the questions of the hole that is open, where nothing else may be reused for it."""
         self.entries: list[Entry] = []
         self.depth = 1
         """Number of queries that are executed."""
@@ -125,10 +222,62 @@ class Record:
         self.managers: list[Span] = []
         """Places of open managers that cannot be entered again."""
 
-    def fork(self) -> Record:
-        fork = Record(is_kept=True)
-        fork.entries, fork.depth = list(self.entries), self.depth
+    def fork(self, number: int) -> Record:
+        """The record of another branch of this number, with the same tokens and answers so far."""
+        fork = copy.copy(self)
+        fork.number = number
+        fork._left, fork.entries = dict(self._left), list(self.entries)
+        fork.events, fork.guessed, fork.managers = [], [], []
         return fork
+
+    def join(
+        self, token: Token, parent: Node, node: Node, before: Step | None, choosable: Choosable | None = None
+    ) -> Step:
+        """Adds a token that joins the path after the step `before`."""
+        self.newest = step = Step(token, parent, node, before, self.newest)
+        self.events.append(TokenMoved(token, node.number, parent.number, self.number, choosable, parent))
+        self.ledger.missed.discard(node)
+        if self.guessed and token.hole is not None:
+            self.events += self.guessed
+            self.guessed = []
+        return step
+
+    def leave(self, steps: Iterable[Step], fate: Fate) -> None:
+        """Gives tokens that leave the path their fate."""
+        for step in steps:
+            self._left[step] = fate
+            token, parent = replace(step.token, fate=fate), step.parent
+            self.events.append(TokenMoved(token, step.node.number, parent.number, self.number, place=parent))
+
+    def reject(self, before: Step | None, newest: Step | None) -> None:
+        """Rejects the tokens that joined after the step `before`, without those on the path from there to `newest` and
+        those that have a fate."""
+        kept, rejected, step = set(steps_between(before, newest)), list[Step](), self.newest
+        while step is not None and step is not before:
+            if step not in kept and step not in self._left:
+                rejected.append(step)
+            step = step.earlier
+        if rejected:
+            self.leave(reversed(rejected), "rejected")
+
+    def tokens(self) -> tuple[Token, ...]:
+        """All tokens with their fates, in the order in which they joined."""
+        tokens, step = list[Token](), self.newest
+        while step is not None:
+            fate = self._left.get(step)
+            tokens.append(step.token if fate is None else replace(step.token, fate=fate))
+            step = step.earlier
+        return tuple(reversed(tokens))
+
+    def drafted(self) -> int:
+        """Number of tokens of the last draft that the run has reached."""
+        return sum(node not in self.ledger.missed for node in self.draft)
+
+    def tell(self, event: Told) -> None:
+        """Adds an event that is no move of a token."""
+        self.events.append(event if event.state == self.number else replace(event, state=self.number))
+
+    # Answers ------------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -141,7 +290,7 @@ class Record:
         prompt: str = "",
     ) -> None:
         """Adds a question of the innermost query."""
-        if self.is_kept:
+        if self.keeps_answers:
             self.entries.append(Entry(number, self.depth, answer, values, term, options, prompt))
 
     def remembering(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +356,7 @@ class Record:
 
 def _compared(answer: Answer) -> Any:
     match answer:
-        case FromText(text) | Returned(text) | Decorated(_, _, _, text):
+        case FromText(text) | Decorated(_, _, _, text):
             return text
         case Begun():
             return None

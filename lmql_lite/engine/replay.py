@@ -14,7 +14,7 @@ from lmql_lite.constraints.terms import Constant
 from lmql_lite.engine.branch import Ask, Branch, Frame
 from lmql_lite.engine.hole_decorators import Decoration, decoration_of
 from lmql_lite.engine.nested import Caller, begun, called
-from lmql_lite.engine.record import Answer, Begun, Copied, Decorated, Entry, FromText, Raised, Returned, refuse
+from lmql_lite.engine.record import Answer, Begun, Copied, Decorated, Entry, FromText, Raised, refuse
 from lmql_lite.engine.tools.toolbox import own_decoder
 from lmql_lite.errors import InputError, QueryError
 from lmql_lite.program.ops import Hole, Program
@@ -164,6 +164,8 @@ async def _value(branch: Branch, hole: Hole, answer: Answer, entry: Entry, ended
             if other != text:
                 refuse(f"made {other!r} of [{hole.name}] instead of {text!r}", hole.span)
             return value
+        case FromText(text) if ended is not None:
+            return _returned(hole, ended, text)
         case FromText(text):
             hole = await frame.typed(hole)
             if entry.term is not None and hole.bind(frame.now) != entry.term:
@@ -175,17 +177,14 @@ async def _value(branch: Branch, hole: Hole, answer: Answer, entry: Entry, ended
             if hole.type is not None and hole.type.spec is not None:
                 return hole.type.spec.convert(text)
             return MADE[hole.number](text) if hole.number else text
-        case Returned(text):
-            return _returned(hole, ended, text)
         case Copied():
             return answer.anew(hole.span)
     raise AssertionError("a hole was filled")
 
 
-def _returned(hole: Hole, ended: Frame | None, text: str) -> Any:
+def _returned(hole: Hole, ended: Frame, text: str) -> Any:
     """The value of a query in a hole, whose Python ran again."""
-    if ended is None or ended.caller is None:
-        refuse(f"called no query for [{hole.name}]", hole.span)
+    assert ended.caller is not None, "a hole has called the query"
     returned, typed = ended.returned, ended.caller.nested.typed
     if not returned:
         return text

@@ -56,7 +56,7 @@ class Run:
 
     def begin(self) -> tuple[events.Started, Branch]:
         """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
-        first = Branch(self.generator, self.steps, self._anew, forks=self.settings.has_beams)
+        first = Branch(self.generator, self.steps, self._anew)
         first.frames.append(Frame(first, self._program, self._environment, self.settings, self._sampling))
         if self._before:
             first.state = first.state.say(self._before)
@@ -178,13 +178,13 @@ class Run:
     def result(self, branch: Branch, pruned: tuple[Token, ...] = ()) -> Result:
         """The result of a branch; `pruned` are tokens of branches that were given up."""
         state, frame = branch.state, branch.frames[0]
-        record = state.tokens() + pruned
+        tokens = branch.record.tokens() + pruned
         return Result(
             prompt=state.text,
             variables=dict(frame.variables),
             value=branch.value,
-            tokens=record,
-            usage=branch.ledger.usage(record),
+            tokens=tokens,
+            usage=branch.record.ledger.usage(tokens),
             endings=dict(frame.endings),
             seed=self.seed,
             model=self.generator.model,
@@ -212,7 +212,7 @@ class Run:
             branch.state = branch.generator.turn(branch.state, part.role, part.span)
         else:
             self._text(branch, part, ask.values)
-        if branch.record.is_kept:
+        if branch.record.keeps_answers:
             branch.record.add(ask.number, values=ask.values, prompt=prompt)
 
     def _text(self, branch: Branch, text: PromptText, values: tuple[Any, ...]) -> None:
@@ -244,7 +244,7 @@ class Run:
         """Opens a hole, or calls the query that fills it."""
         if branch.final is not None and isinstance(branch.final, CANCELLATIONS):
             raise branch.final  # `finally` blocks of a cancelled run ask no model
-        branch.ledger.events.append(events.HoleOpened(op.name, op.span))
+        branch.record.tell(events.HoleOpened(op.name, op.span))
         branch.opened += 1
         branch.frame.opened = branch.state
         branch.frame.term = branch.frame.options = None
@@ -266,11 +266,11 @@ class Run:
             await work
         except BaseException as error:
             raised = error
-        if raised is not None:
+        if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
             try:
                 await self._raised(branch, raised)
             finally:
-                raised = None
+                raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
 
     async def _raised(self, branch: Branch, error: BaseException) -> None:
@@ -280,8 +280,8 @@ class Run:
         """
         branch.failed(error, branch.part if branch.is_under_way else None)
         error = unwrapped(error)
-        hole, branch.hole = branch.hole, None
-        branch.take_back(hole.fill.give_up(branch.state) if hole else ())
+        branch.hole = None
+        branch.take_back()
         if branch.sleeps:
             await wake(branch)
         file = branch.frames[0].program.span.name

@@ -20,7 +20,7 @@ from lmql_lite.cache.tokens.scores import MISS, Miss, Scores, TopK, question
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.engine.calls import recorded_scores
 from lmql_lite.engine.events import Guessed
-from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.record import Record
 from lmql_lite.engine.state import TokenChoice
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.models.base import KVScope, Scorer, ScoreRequest
@@ -39,7 +39,7 @@ class Question:
     draft: tuple[int, ...]
     positions: tuple[int, ...]
     nodes: tuple[Node, ...]
-    ledger: Ledger
+    record: Record
     scope: KVScope | None
 
 
@@ -77,7 +77,7 @@ class Scheduler:
         node: Node,
         mask: Mask,
         sampling: Sampling,
-        ledger: Ledger,
+        record: Record,
         penalties: Penalties,
         entry: ScoreEntry | None = None,
     ) -> TokenChoice | Miss | None:
@@ -87,17 +87,17 @@ class Scheduler:
         `penalties` are those of the earlier tokens.
         """
         entry = entry or self.tree.scores(node)
-        choice = MISS if entry is None else self._choice(node, entry, mask, sampling, ledger, penalties)
+        choice = MISS if entry is None else self._choice(node, entry, mask, sampling, record, penalties)
         answer = None
         if isinstance(choice, Miss):
             answer = self.tree.answer(node, self._asked(mask, sampling, penalties))
         if answer is None:
             return choice
         data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
-        return TokenChoice(answer.token, data, answer.logprob, ledger.source(node, answer.run))
+        return TokenChoice(answer.token, data, answer.logprob, record.ledger.source(node, answer.run))
 
     def asked(
-        self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger, place: DraftPlace | None
+        self, node: Node, draft: tuple[int, ...], mask: Mask, record: Record, place: DraftPlace | None
     ) -> asyncio.Future[ScoreEntry]:
         """The scores of a node, which are on their way or asked of the model now.
 
@@ -105,16 +105,16 @@ class Scheduler:
         draft of the tree continues it. Raises ModelError if the model fails, and CacheError if a replay lacks the
         answer.
         """
-        if ledger.replays:
+        if record.ledger.replays:
             raise self._unknown(node)
         if node not in self._coming:
-            draft = self._speculated(node, draft, mask, ledger, place)
+            draft = self._speculated(node, draft, mask, record, place)
             way = self._way(node, draft)
-            self._ask(node, draft, [at for at, each in enumerate(way) if not at or not self.tree.scores(each)], ledger)
+            self._ask(node, draft, [at for at, each in enumerate(way) if not at or not self.tree.scores(each)], record)
         return asyncio.shield(self._coming[node])
 
     async def outcomes(
-        self, node: Node, draft: tuple[int, ...], mask: Mask, ends: Mask, most: int, seed: int, ledger: Ledger
+        self, node: Node, draft: tuple[int, ...], mask: Mask, ends: Mask, most: int, seed: int, record: Record
     ) -> list[tuple[TokenChoice, float]]:
         """At most `most` of the allowed tokens after `node`, each with the logarithm of the probability that it stands
         for (S36). The allowed tokens that are `ends` are one. `draft` and exceptions are those of `asked`."""
@@ -126,11 +126,11 @@ class Scheduler:
         if answer is not None and answer.outcomes is not None:
             found = answer.outcomes, None, answer.run
         if found is None:
-            entry = await self.asked(node, draft, mask, ledger, None)
+            entry = await self.asked(node, draft, mask, record, None)
             found = self._outcomes(node, asked, entry, mask, ends, most, seed)
             assert found is not None, "scores that were just made are whole"
         outcomes, is_close, run = found
-        source, choices = ledger.source(node, run), list[tuple[TokenChoice, float]]()
+        source, choices = record.ledger.source(node, run), list[tuple[TokenChoice, float]]()
         columns = (outcomes.ids.tolist(), outcomes.logprobs.tolist(), outcomes.weights.tolist())
         for token, logprob, weight in zip(*columns, strict=True):
             data = b"" if token in self._eos else self._spelled[token] or b""
@@ -160,7 +160,7 @@ class Scheduler:
         return outcomes, is_close, entry.run
 
     async def logprobs(
-        self, node: Node, options: Sequence[tuple[int, ...]], ledger: Ledger
+        self, node: Node, options: Sequence[tuple[int, ...]], record: Record
     ) -> list[tuple[Answer, ...]]:
         """For each option the raw log-probabilities of its tokens, in order after `node` (S25).
 
@@ -174,9 +174,9 @@ class Scheduler:
             told = [(step, self._logprob(*step)) for step in way]
             known.update((step, answer) for step, answer in told if answer is not None)
             unknown = [at for at, (_, answer) in enumerate(told) if answer is None]
-            if unknown and ledger.replays:
+            if unknown and record.ledger.replays:
                 raise self._unknown(way[unknown[0]][0])
-            self._ask(node, option[:-1], unknown, ledger)
+            self._ask(node, option[:-1], unknown, record)
             coming.update((way[at][0], self._coming[way[at][0]]) for at in unknown)
         entries = {place: await asyncio.shield(entry) for place, entry in coming.items()}
         for way in ways:
@@ -193,7 +193,7 @@ class Scheduler:
     # Answers from the tree ----------------------------------------------------------------------------------------
 
     def _choice(
-        self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, ledger: Ledger, penalties: Penalties
+        self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, record: Record, penalties: Penalties
     ) -> TokenChoice | Miss | None:
         """The choice from known scores; where their top k alone misses it, it is stored as an answer."""
         top_k = entry.scores.top_k() if isinstance(entry.scores, Scores) else entry.scores
@@ -213,7 +213,7 @@ class Scheduler:
             path = self.tree.path_hash(node)
             is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
         data = b"" if token in self._eos else self._spelled[token] or b""
-        return TokenChoice(token, data, logprob, ledger.source(node, entry.run), is_close)
+        return TokenChoice(token, data, logprob, record.ledger.source(node, entry.run), is_close)
 
     def _pick(
         self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties
@@ -271,21 +271,19 @@ class Scheduler:
 
     # Questions to the model ---------------------------------------------------------------------------------------
 
-    def learn(self, ledger: Ledger) -> None:
-        """Learns from the last draft of a run, whose fate is known now."""
-        drafted = ledger.drafted
-        if drafted.last:
-            self.tree.draft_lengths.learn(drafted.place, len(drafted.last), drafted.came_true())
-            drafted.last = ()
+    def learn(self, record: Record) -> None:
+        """Learns from the last draft of a branch, whose fate is known now."""
+        if record.draft:
+            self.tree.draft_lengths.learn(record.draft_place, len(record.draft), record.drafted())
+            record.draft = ()
 
     def _speculated(
-        self, node: Node, draft: tuple[int, ...], mask: Mask, ledger: Ledger, place: DraftPlace | None
+        self, node: Node, draft: tuple[int, ...], mask: Mask, record: Record, place: DraftPlace | None
     ) -> tuple[int, ...]:
         """The draft, continued by a draft from the tree as long as that pays."""
-        if not ledger.speculates or place is None:
+        if not record.ledger.speculates or place is None:
             return draft
-        self.learn(ledger)
-        drafted = ledger.drafted
+        self.learn(record)
         room = self.scorer.context_length - len(self.tree.path(node)) - len(draft)
         length = self.tree.draft_lengths.of(place.key)
         most = min(length.next(), room)
@@ -301,17 +299,22 @@ class Scheduler:
         if not guess or not (draft or mask[guess[0]]):
             return draft
         nodes = self._way(way[-1], guess)
-        drafted.last, drafted.place = tuple(nodes[1:]), place.key
+        record.draft, record.draft_place = tuple(nodes[1:]), place.key
         vocabulary = self.scorer.tokenizer.vocabulary
-        drafted.events += [
-            Guessed(Token(token, vocabulary[token] or b"", None, "draft", "kept", None), place.number, parent.number)
+        record.guessed += [
+            Guessed(
+                Token(token, vocabulary[token] or b"", None, "draft", "kept", None),
+                place.number,
+                parent.number,
+                record.number,
+            )
             for token, parent, place in zip(guess, nodes, nodes[1:], strict=False)
-            if place not in drafted.nodes
+            if place not in record.ledger.drafted
         ]
-        drafted.add(drafted.last)
+        record.ledger.guess(record.draft)
         return draft + guess
 
-    def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], ledger: Ledger) -> None:
+    def _ask(self, node: Node, draft: tuple[int, ...], positions: Iterable[int], record: Record) -> None:
         """Asks for the scores at these positions of the draft, unless they are in flight."""
         loop = asyncio.get_running_loop()
         way = self._way(node, draft)
@@ -320,7 +323,7 @@ class Scheduler:
             return
         nodes = tuple(way[at] for at in wanted)
         self._coming.update((place, loop.create_future()) for place in nodes)
-        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, ledger, ledger.scope))
+        self._questions.append(Question(node, draft[: wanted[-1]], wanted, nodes, record, record.scope))
         if self._next is None:
             self._next = loop.create_task(self._send())
             self._under_way.add(self._next)
@@ -335,14 +338,14 @@ class Scheduler:
                 self.tree.path(wanted.node),
                 wanted.draft,
                 wanted.positions,
-                wanted.ledger.meter.passes,
+                wanted.record.ledger.passes,
                 wanted.scope,
             )
             for wanted in questions
         ]
-        for meter in {id(wanted.ledger.meter): wanted.ledger.meter for wanted in questions}.values():
-            meter.forward_passes += 1
-        logs = [wanted.ledger.calls for wanted in questions]
+        for ledger in {wanted.record.ledger for wanted in questions}:
+            ledger.forward_passes += 1
+        logs = [wanted.record.ledger.calls for wanted in questions]
         try:
             answers = await (recorded_scores(self.scorer, requests, logs) if any(logs) else self.scorer.score(requests))
         except Exception as error:
@@ -350,7 +353,7 @@ class Scheduler:
             return
         for wanted, rows in zip(questions, answers, strict=True):
             for node, row in zip(wanted.nodes, rows, strict=True):
-                entry = self.tree.add_scores(node, Scores(row), wanted.ledger.run)
+                entry = self.tree.add_scores(node, Scores(row), wanted.record.ledger.run)
                 self._answer(node, entry)
 
     def _answer(self, node: Node, entry: ScoreEntry) -> None:

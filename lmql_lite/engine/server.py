@@ -27,6 +27,7 @@ from lmql_lite.engine.forms import TOKEN_BYTES, Form, Forms, Rejected, requested
 from lmql_lite.engine.healing import incomplete
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import BytePath
+from lmql_lite.engine.record import Record
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
@@ -72,13 +73,13 @@ class ServerGenerator:
 
     def __init__(self, model: ServerModel, scheduler: ServerScheduler, ledger: Ledger, settings: Settings) -> None:
         chat = scheduler.capabilities.chat_only
-        self.path = BytePath(scheduler.byte_tree, model.engine.vocabulary, ledger, chat=chat)
+        self.record = Record(ledger)
+        self.path = BytePath(scheduler.byte_tree, model.engine.vocabulary, self.record, chat=chat)
         self.model = model.name
         self.engine = model.engine
-        self.ledger = ledger
         self.tree = scheduler.byte_tree.tree
         self.scheduler = scheduler
-        self.reader = Reader(scheduler, ledger)
+        self.reader = Reader(scheduler, self.record)
         ledger.by_server = True
         self.settings = settings
         self._forms = model.forms
@@ -142,7 +143,7 @@ class ServerGenerator:
             await stream.over()  # the server ends here by itself, and then reports its usage
         self.reader.leave()
         state = self.path.settle(state)
-        self.ledger.used(self.tree.nodes_to(state.node))
+        self.record.ledger.used(self.tree.nodes_to(state.node))
         return state
 
     async def close(self) -> None:
@@ -165,12 +166,15 @@ class ServerGenerator:
         unknown = [option for option in options if option not in known]
         logprobs = await self.reader.score(state.node, unknown)
         for option, logprob in zip(unknown, logprobs, strict=True):
-            answer = Answer(SCORED, float(np.float32(logprob)), self.ledger.run)  # float32, as in a file
+            answer = Answer(SCORED, float(np.float32(logprob)), self.record.ledger.run)  # float32, as in a file
             known[option] = answer if is_isolated else self.tree.add_answer(state.node, _question(option), answer)
         return [[self._whole(state, option, known[option])] for option in options]
 
     def _whole(self, state: State, option: str, answer: Answer) -> TokenChoice:
-        node, source = self.tree.extend_path(state.node, option.encode()), self.ledger.source(state.node, answer.run)
+        node, source = (
+            self.tree.extend_path(state.node, option.encode()),
+            self.record.ledger.source(state.node, answer.run),
+        )
         return TokenChoice(NO_ID, option.encode(), answer.logprob, source, node=node)
 
 
@@ -180,7 +184,7 @@ class ServerFill(Fill):
     tokens_of_choice = 0
 
     def __init__(self, op: Hole, generator: ServerGenerator, question: Form, limit: int) -> None:
-        super().__init__(op, generator.path, generator.ledger, question.sampling, limit)
+        super().__init__(op, generator.path, generator.record, question.sampling, limit)
         self._reader = generator.reader
         self._reader.begin(op, generator.settings.hole_requests)
         self._scheduler = generator.scheduler
@@ -213,7 +217,7 @@ class ServerFill(Fill):
         return forced.rstrip(b" ")
 
     def pick(self, state: State) -> Pick:
-        state = _counted(self.note(state, self.path.settle(state)))
+        state = _counted(self.path.settle(state))
         matcher = matcher_of(state)
         left = max(self.limit * TOKEN_BYTES - len(matcher.text), incomplete(matcher.text))
         if not left and not matcher.may_end:
@@ -267,7 +271,7 @@ class ServerFill(Fill):
     async def _read(self, pick: Pick, question: Form) -> KnownToken | None:
         """The answer to a question, with at most as many bytes as are left. None if thoughts were emitted instead."""
         try:
-            said = await self._reader.read(pick.state.node, question, pick.left, pick.state.history)
+            said = await self._reader.read(pick.state.node, question, pick.left, pick.state.newest)
         except ModelError as error:
             fail_unfilled(self.op, error)
         return said and said.within(within(said.data, pick.left))
@@ -281,7 +285,9 @@ class ServerFill(Fill):
 
     def _choice(self, pick: Pick, said: KnownToken) -> TokenChoice:
         node = self._scheduler.byte_tree.walk(pick.state.node, said.data)
-        return TokenChoice(NO_ID, said.data, said.logprob, self.ledger.source(pick.state.node, said.run), node=node)
+        return TokenChoice(
+            NO_ID, said.data, said.logprob, self.record.ledger.source(pick.state.node, said.run), node=node
+        )
 
     def _details(self, pick: Pick, said: KnownToken) -> Alternatives | None:
         """Alternatives that the server reported with a token; None if they are not known."""
@@ -296,7 +302,7 @@ class ServerFill(Fill):
         """Alternatives to the bytes that were taken, as far as they fit, cut to the bytes that are left."""
         cut = ((within(data, pick.left), logprob) for data, logprob in others or ())
         fitting = ((data, logprob) for data, logprob in cut if data and data != taken and fits(data, pick.matcher))
-        return [self._choice(pick, KnownToken(data, logprob, self.ledger.run)) for data, logprob in fitting]
+        return [self._choice(pick, KnownToken(data, logprob, self.record.ledger.run)) for data, logprob in fitting]
 
     async def _instead(self, pick: Pick, said: KnownToken) -> TokenChoice:
         """The token that replaces one that does not fit, stored as the server's answer under the condition.
@@ -322,7 +328,7 @@ class ServerFill(Fill):
         raise self._stuck(matcher, said)
 
     def _decided(self, pick: Pick, choice: TokenChoice, run: int | None = None) -> TokenChoice:
-        key, run = self._question.held, self.ledger.run if run is None else run
+        key, run = self._question.held, self.record.ledger.run if run is None else run
         self._reader.depart(self._question)
         self._scheduler.byte_tree.write(pick.state.node, choice.data, choice.logprob, key, run)
         self._hold()

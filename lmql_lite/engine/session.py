@@ -232,6 +232,7 @@ class Session:
                 ledger = begun()
             sampling = replace(first, seed=seed)
             generator = entry.generator(self._scheduler(entry, trees, fresh), ledger, settings, sampling)
+            generator.record.number = len(runs)
             run = Run(program, environment, settings, sampling, generator, elsewhere, before, inputs)
             runs.append(decoding(settings.decoder_name)(run))
             ledgers.append(ledger)

@@ -1,25 +1,21 @@
 """State of a branch: an immutable value, so that a fork is an assignment. Variables are in the branch's frames.
 
-This module also has the pieces of text that are not on the path yet, and the counts of the tokens on the path.
+This module also has the pieces of text that are not on the path yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
-from lmql_lite.cache.tokens.draws import Penalties
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.constraints.matcher import Matcher
+from lmql_lite.engine.record import Step
 from lmql_lite.media import Media
-from lmql_lite.options import Sampling
-from lmql_lite.tokens import Role, Source, Token
+from lmql_lite.tokens import Role, Source
 
 TEMPLATE = ""
 """Hole name of template text: the model reads it, and it is not part of the prompt."""
@@ -72,20 +68,6 @@ class TokenChoice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One token of the history, which links back from the newest. Dropped tokens remain in it with their fate."""
-
-    token: Token
-    parent: Node
-    node: Node
-    before: Step | None
-
-    def is_of(self, hole: str | None) -> bool:
-        """True if the token belongs to this hole."""
-        return hole is not None and self.token.hole == hole
-
-
-@dataclass(frozen=True, slots=True)
 class Overhang:
     """The last tokens of a hole that run past its end by `surplus` bytes, which the following text may claim (S14).
 
@@ -113,7 +95,8 @@ class State(NamedTuple):
     hole: str | None = None
     """The open hole."""
     matcher: Matcher | None = None
-    history: Step | None = None
+    newest: Step | None = None
+    """The last token on the path."""
     depth: int = 0
     """Number of tokens on the path."""
     used: int = 0
@@ -138,7 +121,7 @@ class State(NamedTuple):
     def shown(self, item: Media, step: Step, added: int) -> State:
         """The state after an item, which takes `added` places on the path."""
         media, text = (*self.media, item), self.text + str(item)
-        return self._replace(node=step.node, history=step, depth=self.depth + added, media=media, text=text)
+        return self._replace(node=step.node, newest=step, depth=self.depth + added, media=media, text=text)
 
     def chosen(self, step: Step, logprob: float, matcher: Matcher | None) -> State:
         """The state after a chosen token; `matcher` is the open hole's after it."""
@@ -146,32 +129,11 @@ class State(NamedTuple):
             node=step.node,
             held=(),
             matcher=matcher,
-            history=step,
+            newest=step,
             depth=self.depth + 1,
             used=self.used + (step.token.hole == self.hole),
             score=self.score + logprob,
         )
-
-    def tokens(self) -> tuple[Token, ...]:
-        return tuple(step.token for step in back(self.history))[::-1]
-
-
-def back(newest: Step | None) -> Iterator[Step]:
-    """The step and all before it, newest first."""
-    while newest is not None:
-        yield newest
-        newest = newest.before
-
-
-def steps_since(before: State, after: State) -> list[Step]:
-    """Steps from `before` to its descendant `after`, oldest first."""
-    steps = []
-    step = after.history
-    while step is not before.history:
-        assert step is not None, "one state came from the other"
-        steps.append(step)
-        step = step.before
-    return steps[::-1]
 
 
 def cut_off(state: State) -> State:
@@ -181,14 +143,7 @@ def cut_off(state: State) -> State:
         return state
     first, *_ = overhang.steps
     pending, depth = joined(overhang.before, state.pending), state.depth - len(overhang.steps)
-    return state._replace(overhang=None, pending=pending, node=first.parent, depth=depth, history=first.before)
-
-
-def noted(state: State, rejected: Iterable[Step]) -> State:
-    """The state with rejected tokens in the history, after the value that replaced them."""
-    for step in rejected:
-        state = state._replace(history=replace(step, before=state.history))
-    return state
+    return state._replace(overhang=None, pending=pending, node=first.parent, depth=depth, newest=first.before)
 
 
 def join(pieces: tuple[Piece, ...], piece: Piece) -> tuple[Piece, ...]:
@@ -329,40 +284,3 @@ def stripped_right(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 def _filled(*pieces: Piece) -> tuple[Piece, ...]:
     return tuple(piece for piece in pieces if piece.data)
-
-
-@dataclass(slots=True)
-class PathCounts:
-    """Counts of the tokens on one path, for penalties.
-
-    Only tokens that joined the path since the last question are counted, so that the cost does not grow with the text.
-    If tokens have left it, all are counted again.
-    """
-
-    _in_text: Counter[int] = field(default_factory=Counter)
-    _said: Counter[int] = field(default_factory=Counter)
-    _newest: Step | None = None
-    """The newest counted step."""
-
-    def fork(self) -> PathCounts:
-        return PathCounts(Counter(self._in_text), Counter(self._said), self._newest)
-
-    def penalties(self, history: Step | None, sampling: Sampling) -> Penalties:
-        """Penalties of the tokens on the path with this history."""
-        new, step = list[Step](), history
-        while step is not None and step is not self._newest:
-            new.append(step)
-            step = step.before
-        if step is not self._newest:
-            self._in_text, self._said = Counter(), Counter()
-        self._newest = history
-        for step in new:
-            token = step.token
-            if token.fate == "kept" and step.node != step.parent and token.id >= 0:
-                self._in_text[token.id] += 1
-                self._said[token.id] += token.hole is not None
-        ids = np.fromiter(self._in_text, np.int32)
-        in_text, said = (
-            np.fromiter(map(counts.__getitem__, self._in_text), np.int32) for counts in (self._in_text, self._said)
-        )
-        return Penalties.of(sampling, ids, in_text, said)

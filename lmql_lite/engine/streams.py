@@ -30,7 +30,7 @@ from lmql_lite.engine.healing import (
     without_blanks,
 )
 from lmql_lite.engine.ledger import Ledger, OpenRequest
-from lmql_lite.engine.state import Step, back
+from lmql_lite.engine.record import Record, Step, back
 from lmql_lite.errors import BudgetError, CacheError, ModelError
 from lmql_lite.media import DIGEST_BYTES, Media
 from lmql_lite.models.answer_form import unwrapped
@@ -315,9 +315,10 @@ class Attempts:
 class Reader:
     """Reader of a server's text for one run. It follows at most one stream."""
 
-    def __init__(self, scheduler: ServerScheduler, ledger: Ledger) -> None:
+    def __init__(self, scheduler: ServerScheduler, record: Record) -> None:
         self.scheduler = scheduler
-        self.ledger = ledger
+        self.record = record
+        self.ledger = record.ledger
         self.stream: Stream | None = None
         self._exhausted: set[tuple[Node, CacheKey]] = set()
         """Begins of answers that this run has followed, by their question: asked again, they lead no further."""
@@ -419,7 +420,7 @@ class Reader:
         new = self.stream.thoughts[self._heard :] if self.stream is not None else []
         self._heard += len(new)
         if new:
-            self.ledger.events.append(events.Thought("".join(new), self._hole.name if self._hole else ""))
+            self.record.tell(events.Thought("".join(new), self._hole.name if self._hole else ""))
         return bool(new)
 
     def _take(self) -> None:
@@ -547,14 +548,13 @@ class Reader:
 
 def _answered_from(newest: Step | None) -> Node | None:
     """Node after the last text on a path that the model did not generate."""
-    kept = (step for step in back(newest) if step.token.fate == "kept")
-    return next((step.node for step in kept if step.token.source not in ("model", "cache")), None)
+    return next((step.node for step in back(newest) if step.token.source not in ("model", "cache")), None)
 
 
 def _filled(newest: Step | None) -> int:
     """Number of bytes of holes on a path."""
     tokens = (step.token for step in back(newest))
-    return sum(len(token.data) for token in tokens if token.hole is not None and token.fate == "kept")
+    return sum(len(token.data) for token in tokens if token.hole is not None)
 
 
 def _newest_at(newest: Step | None, node: Node) -> Step | None:

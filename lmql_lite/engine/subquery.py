@@ -12,7 +12,7 @@ from lmql_lite.engine.environment import sayable
 from lmql_lite.engine.hole import bind, check
 from lmql_lite.engine.nested import MAX_DEPTH, Caller, Elsewhere, NestedCall, begun, unmet
 from lmql_lite.engine.path import answered
-from lmql_lite.engine.record import Returned
+from lmql_lite.engine.record import FromText
 from lmql_lite.errors import QueryError
 from lmql_lite.program.ops import Hole
 
@@ -64,10 +64,10 @@ async def _answer(
         value = returned[0] if caller.nested.typed is None else caller.nested.typed(returned[0])
         text = sayable(str(value), op.span)
         branch.generator.leave()
-        branch.state = answered(before, branch.state, text, op.name, branch.ledger)
+        branch.state = answered(before, branch.state, text, op.name, branch.record)
     rest = text if returned else ""
     await check(branch, op, unmet(op, caller.term, text, branch.generator.count), value, text, "the query")
     if not returned:
         for event in held:
             branch.say(event)
-    await bind(branch, op.name, value, text, "forced", rest, Returned(text) if is_here else None)
+    await bind(branch, op.name, value, text, "forced", rest, FromText(text) if is_here else None)

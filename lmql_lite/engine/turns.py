@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
-from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
+from lmql_lite.engine.record import Record
 from lmql_lite.engine.state import (
     UNREAD,
     Piece,
     State,
-    back,
     behind_template,
     data_of,
     first_answer,
@@ -43,10 +42,10 @@ class TemplatePath(Path):
         tree: TokenTree,
         tokenizer: Tokenizer,
         vocabulary: Vocabulary,
-        ledger: Ledger,
+        record: Record,
         mark: Callable[[int], int] | None = None,
     ) -> None:
-        super().__init__(tree, tokenizer, vocabulary, ledger, mark)
+        super().__init__(tree, tokenizer, vocabulary, record, mark)
         self.chat = chat
 
     def _in_turn(self, state: State, *, is_asked: bool) -> State:
@@ -87,7 +86,7 @@ class TemplatePath(Path):
         """The state before the first turn, without the bos, which the template adds itself. Raises ModelError if there
         is text already."""
         before = data_of(joined(state.held, state.pending))
-        if state.history is not None or before.strip():
+        if state.newest is not None or before.strip():
             raise ModelError(
                 "text before the first role tag belongs to no turn",
                 hint="begin with {:system} or {:user}",
@@ -108,8 +107,7 @@ class TemplatePath(Path):
         """True if none of the turn's text is on the path yet."""
         if behind_template(state.pending):
             return True
-        newest = next((step for step in back(state.history) if step.token.fate == "kept"), None)
-        if state.held or (newest is not None and newest.node == state.node):
+        if state.held or (state.newest is not None and state.newest.node == state.node):
             return False
         return bool(self.chat.borders.intersection(self._tree.path(state.node)[-1:]))
 

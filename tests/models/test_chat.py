@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.record import Record, back
 from lmql_lite.engine.state import State
 from lmql_lite.engine.turns import TemplatePath
 from lmql_lite.errors import ModelError
@@ -57,7 +58,7 @@ def on_the_path(tokenizer: HFTokenizer, talk: Talk) -> tuple[tuple[int, ...], St
     tree = TokenTree()
     vocabulary = Vocabulary(tokenizer.vocabulary, tokenizer.eos)
     assert tokenizer.chat is not None
-    path = TemplatePath(tokenizer.chat, tree, tokenizer, vocabulary, Ledger(1))
+    path = TemplatePath(tokenizer.chat, tree, tokenizer, vocabulary, Record(Ledger(1)))
     state = path.start()
     for role, text in talk:
         state = path.begin(state, role).say(text)
@@ -133,7 +134,7 @@ def test_whatever_is_said_the_tokens_spell_the_prompt(texts: list[str]) -> None:
     for tokenizer in TOKENIZERS:
         roles: list[Role] = ["user", "assistant"]
         _, state = on_the_path(tokenizer, [(roles[at % 2], text) for at, text in enumerate(texts)])
-        assert b"".join(token.data for token in state.tokens()) == "".join(texts).encode()
+        assert b"".join(step.token.data for step in reversed([*back(state.newest)])) == "".join(texts).encode()
 
 
 def in_memory(template: str) -> HFTokenizer:
@@ -152,7 +153,7 @@ def test_white_space_that_a_template_takes_away_is_in_the_prompt_and_not_on_the_
     typed, state = on_the_path(tokenizer, [("system", "\nBe brief.\n"), ("user", "  Hello \n")])
     assert typed == on_the_path(tokenizer, [("system", "Be brief."), ("user", "Hello")])[0]
     assert state.text == "\nBe brief.\n  Hello \n"
-    assert "".join(token.text for token in state.tokens()) == state.text
+    assert "".join(step.token.text for step in reversed([*back(state.newest)])) == state.text
 
 
 def test_a_folder_without_a_template_has_no_turns(tmp_path: FilePath) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,9 +17,10 @@ from lmql_lite.constraints.terms import Term
 from lmql_lite.engine.fill import CUT, matcher_of
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalModel
+from lmql_lite.engine.record import steps_between
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import checked
-from lmql_lite.engine.state import State, Step, TokenChoice
+from lmql_lite.engine.state import State, TokenChoice
 from lmql_lite.errors import Span
 from lmql_lite.models.base import Row, Scorer, ScoreRequest
 from lmql_lite.options import Sampling
@@ -83,7 +83,7 @@ class Walk:
             state = self.generator.path.settle(state, last=True)
             self.law.exact[values] += math.exp(exact + self.forced(state))
             self.law.masked[values] += math.exp(masked)
-            tokens = [step.token for step in steps(state) if step.token.fate == "kept"]
+            tokens = [step.token for step in steps_between(None, state.newest)]
             begun = next(number for number, token in enumerate(tokens) if token.hole is not None)
             self.law.longest = max(self.law.longest, len(tokens) - begun)
             return
@@ -129,17 +129,9 @@ class Walk:
     def forced(self, state: State) -> float:
         """Log-probability of what was forced, or said after the first hole."""
         begun, total = False, 0.0
-        for step in steps(state):
+        for step in steps_between(None, state.newest):
             token = step.token
             begun = begun or token.hole is not None
-            if begun and token.fate == "kept" and token.logprob is None:
+            if begun and token.logprob is None:
                 total += float(self.row(self.tree.path(step.parent))[token.id])
         return total
-
-
-def steps(state: State) -> Iterator[Step]:
-    found, step = list[Step](), state.history
-    while step is not None:
-        found.append(step)
-        step = step.before
-    return iter(found[::-1])

@@ -22,6 +22,7 @@ from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.cache.tokens.trees import ModelTrees
 from lmql_lite.engine.ledger import Ledger
+from lmql_lite.engine.record import Record
 from lmql_lite.engine.scheduler import Scheduler
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.options import Sampling
@@ -145,11 +146,11 @@ async def draws(mode: str, policy: Sampling, model: Leaning) -> list[Drawn]:
             for token in model.prompt:
                 node = tree.extend(node, token)
             for _ in range(2):
-                ledger = Ledger(seed + 1)
-                choice = scheduler.known(node, mask, sampling, ledger, NO_PENALTIES)
+                record = Record(Ledger(seed + 1))
+                choice = scheduler.known(node, mask, sampling, record, NO_PENALTIES)
                 if isinstance(choice, Miss):
-                    entry = await scheduler.asked(node, (), mask, ledger, None)
-                    choice = scheduler.known(node, mask, sampling, ledger, NO_PENALTIES, entry)
+                    entry = await scheduler.asked(node, (), mask, record, None)
+                    choice = scheduler.known(node, mask, sampling, record, NO_PENALTIES, entry)
                 assert choice is not None and not isinstance(choice, Miss)
                 said.append(choice.token)
                 node = tree.extend(node, choice.token)

@@ -11,20 +11,20 @@ ends of holes and cut tokens, and of the tokens that conditions forced.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
-from lmql_lite.engine.decode.decoder import Decoder, numbered
+from lmql_lite.engine.decode.decoder import Decoder
 from lmql_lite.engine.fill import matcher_of
 from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.local import LocalFill, LocalGenerator, Way
+from lmql_lite.engine.record import Step
 from lmql_lite.engine.replay import same
 from lmql_lite.engine.run import Run
-from lmql_lite.engine.state import NO_ID, TEMPLATE, UNREAD, Step
+from lmql_lite.engine.state import NO_ID, TEMPLATE, UNREAD
 from lmql_lite.errors import ConstraintError, QueryError
 from lmql_lite.tokens import Token
 
@@ -32,64 +32,64 @@ PATIENCE = 0.2
 """Seconds without progress of any branch before the one that waits for the others is refused."""
 
 
-class ForcedScore:
-    """Sum of the log-probabilities of a branch's tokens that a condition forced or a query gave (S24).
+class ForcedScores:
+    """Sums of the log-probabilities of the tokens on the paths of all beams that a condition forced or a query gave
+    (S24).
 
-    It leaves out text that replaces a cut token, because the cut token counts as chosen. If it `observes`, the
-    program's own text after the beginning of the first hole counts as well (S36). `known` has log-probabilities by the
-    identity of steps, for the branch and all its forks.
+    They leave out text that replaces a cut token, because the cut token counts as chosen. With `observes`, the
+    program's own text after the beginning of the first hole counts as well (S36).
     """
 
-    def __init__(self, known: dict[int, tuple[Step, float]] | None = None, *, observes: bool = False) -> None:
-        self.sum = 0.0
-        self._known = {} if known is None else known
+    def __init__(self, *, observes: bool) -> None:
         self._observes = observes
-        self._has_begun = False
-        """True if a token of a hole is on the path."""
-        self._newest: Step | None = None
-        """The newest step that the sum includes."""
+        self._sums: dict[Step | None, tuple[float, bool]] = {None: (0.0, False)}
+        """The sum up to a step, and True if text of a hole is on the path to it."""
 
-    def fork(self) -> ForcedScore:
-        fork = ForcedScore(self._known, observes=self._observes)
-        fork.sum, fork._newest, fork._has_begun = self.sum, self._newest, self._has_begun
-        return fork
+    def of(self, newest: Step | None) -> float:
+        """The sum along a path, as far as it is known."""
+        while newest not in self._sums:
+            assert newest is not None, "the sum of an empty path is known"
+            newest = newest.before
+        return self._sums[newest][0]
 
-    def add(self, history: Step | None) -> bool:
-        """Adds the tokens that joined the path, if their scores are known; False if not."""
-        steps, is_all, has_begun = self._new(history)
-        if any(id(step) not in self._known for step in steps):
+    def is_known(self, newest: Step | None) -> bool:
+        """True if no score along a path is missing."""
+        steps = self._new(newest)
+        if any(counts for *_, counts in steps):
             return False
-        added = [self._known[id(step)][1] for step in steps]
-        self.sum = math.fsum(added if is_all else [self.sum, *added])
-        self._newest, self._has_begun = history, has_begun
+        self._add(steps, {})
         return True
 
-    async def weigh(self, generator: Generator, history: Step | None) -> None:
-        """Adds the tokens that joined the path. Their question joins those of the other branches in this round."""
-        steps, *_ = self._new(history)
+    async def weigh(self, generator: Generator, newest: Step | None) -> None:
+        """Asks for the missing scores along a path, together with the questions of the other beams in this round."""
+        steps = self._new(newest)
         assert isinstance(generator, LocalGenerator), "only a model that scores has several branches"
-        runs = list(_runs([step for step in steps if id(step) not in self._known]))
-        logprobs = [await generator.logprobs(run) for run in runs]  # mostly one run, asked for in this tick
-        for run, answers in zip(runs, logprobs, strict=True):
-            self._known.update((id(step), (step, answer)) for step, answer in zip(run, answers, strict=True))
-        self.add(history)
+        logprobs: dict[Step, float] = {}
+        for run in _runs([step for step, _, counts in steps if counts]):  # mostly one run, asked for in this tick
+            logprobs.update(zip(run, await generator.logprobs(run), strict=True))
+        self._add(steps, logprobs)
 
-    def _new(self, history: Step | None) -> tuple[list[Step], bool, bool]:
-        """Tokens that count on the path since the newest, oldest first, or all of them and True if the history was
-        rewritten; and True if text of a hole is among all up to there."""
-        steps, step = list[Step](), history
-        while step is not None and step is not self._newest:
-            steps.append(step)
-            step = step.before
-        counting, has_begun = list[Step](), self._has_begun and step is not None
-        for each in reversed(steps):
-            token = each.token
+    def _new(self, newest: Step | None) -> list[tuple[Step, bool, bool]]:
+        """The steps of a path whose sums are not known, oldest first, each with True once text of a hole has begun, and
+        True if it counts."""
+        path = list[Step]()
+        while newest not in self._sums:
+            assert newest is not None, "the sum of an empty path is known"
+            path.append(newest)
+            newest = newest.before
+        _, has_begun = self._sums[newest]
+        steps = []
+        for step in reversed(path):
+            token = step.token
             has_begun = has_begun or token.hole not in (None, TEMPLATE, UNREAD)
             is_said = token.source == "prompt" and token.hole is None and token.id != NO_ID
             is_text = token.source == "forced" or (self._observes and has_begun and is_said)
-            if is_text and token.fate == "kept" and token.logprob is None:
-                counting.append(each)
-        return counting, step is None, has_begun
+            steps.append((step, has_begun, is_text and token.logprob is None))
+        return steps
+
+    def _add(self, steps: list[tuple[Step, bool, bool]], logprobs: Mapping[Step, float]) -> None:
+        for step, has_begun, _ in steps:
+            self._sums[step] = self._sums[step.before][0] + logprobs.get(step, 0.0), has_begun
 
 
 def _runs(steps: list[Step]) -> Iterator[list[Step]]:
@@ -110,13 +110,13 @@ class Beam:
 
     branch: Branch
     number: int
-    forced: ForcedScore = field(default_factory=ForcedScore)
+    forced: ForcedScores
     ways: list[Way] = field(default_factory=list)
     error: ConstraintError | None = None
 
     @property
     def score(self) -> float:
-        return self.branch.state.score + self.forced.sum
+        return self.branch.state.score + self.forced.of(self.branch.state.newest)
 
     @property
     def order(self) -> tuple[float, int]:
@@ -156,8 +156,9 @@ class Continuation:
 class BeamSearch(Decoder):
     """The competing branches of a run. A decoder decides which beams move in a round and which continuations stay."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, observes: bool = False) -> None:
         self.run = run
+        self.forced = ForcedScores(observes=observes)
         self.live: list[Beam] = []
         self.best_beams: list[Beam] = []
         """Beams at their end, best first."""
@@ -169,7 +170,7 @@ class BeamSearch(Decoder):
         self._numbers = 1
         self._events: list[events.Event] = []
         self._pruned: list[Step | None] = []
-        """Last steps of beams that were given up."""
+        """Last steps of the records of beams that were given up."""
         self._failure: ConstraintError | None = None
 
     # Decided by a decoder -------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class BeamSearch(Decoder):
 
     def begin(self) -> events.Started:
         started, first = self.run.begin()
-        self.live.append(Beam(first, 0))
+        self.live.append(Beam(first, 0, self.forced))
         return started
 
     @property
@@ -248,11 +249,11 @@ class BeamSearch(Decoder):
 
     def pruned(self, results: list[Beam]) -> tuple[Token, ...]:
         """The tokens of holes that only beams without a result have."""
-        seen: set[int] = set()
+        seen: set[Step] = set()
         for beam in results:
-            list(_steps(beam.branch.state.history, seen))
-        others = [beam.branch.state.history for beam in self.best_beams if beam not in results]
-        lost = (step.token for history in (*others, *self._pruned) for step in _steps(history, seen))
+            list(_steps(beam.branch.record.newest, seen))
+        others = [beam.branch.record.newest for beam in self.best_beams if beam not in results]
+        lost = (step.token for newest in (*others, *self._pruned) for step in _steps(newest, seen))
         return tuple(replace(token, fate="pruned") for token in lost if token.hole is not None)
 
     async def close(self, error: BaseException | None) -> None:
@@ -321,21 +322,21 @@ class BeamSearch(Decoder):
         branch = beam.branch
         if not branch.is_over and not beam.ways and may_part(branch):
             beam.ways = self.run.known_ways(branch, self.ways)
-        return (branch.is_over or bool(beam.ways)) and beam.forced.add(branch.state.history)
+        return (branch.is_over or bool(beam.ways)) and self.forced.is_known(branch.state.newest)
 
     async def _ask(self, beam: Beam) -> None:
         """Asks for the next tokens of a beam and for the scores of its forced tokens. An only token is taken."""
         branch = beam.branch
         if branch.is_over:
-            await beam.forced.weigh(branch.generator, branch.state.history)
+            await self.forced.weigh(branch.generator, branch.state.newest)
         elif may_part(branch):  # the text is settled at once, so its forced tokens are scored in the same pass
             await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
         else:  # forced tokens of this step are scored in the next round, whether or not the beam waits for the model
-            before = beam.forced.weigh(branch.generator, branch.state.history)
+            before = self.forced.weigh(branch.generator, branch.state.newest)
             await asyncio.gather(self._tried(beam, self.run.step(branch)), before)
 
     async def _weigh(self, beam: Beam) -> None:
-        await beam.forced.weigh(beam.branch.generator, beam.branch.state.history)
+        await self.forced.weigh(beam.branch.generator, beam.branch.state.newest)
 
     async def _look_ahead(self, beam: Beam) -> None:
         if not beam.ways:
@@ -383,7 +384,7 @@ class BeamSearch(Decoder):
 
     def _fork(self, beam: Beam) -> Beam:
         self._emit(beam)
-        fork = Beam(beam.branch.fork(), self._numbers, beam.forced.fork())
+        fork = Beam(beam.branch.fork(self._numbers), self._numbers, self.forced)
         self._numbers += 1
         return fork
 
@@ -401,7 +402,7 @@ class BeamSearch(Decoder):
         self.live = [beam for beam in self.live if beam not in gone]
         self.best_beams = [beam for beam in self.best_beams if beam not in gone]
         for beam in beams:
-            self._pruned.append(beam.branch.state.history)
+            self._pruned.append(beam.branch.record.newest)
             await self._close(beam)
             self._emit(beam)
             self._events.append(events.Pruned(beam.number))
@@ -411,7 +412,7 @@ class BeamSearch(Decoder):
         await self.run.close_branch(beam.branch)
 
     def _emit(self, beam: Beam) -> None:
-        self._events += [numbered(event, beam.number) for event in beam.branch.take_events()]
+        self._events += beam.branch.take_events()
 
 
 def may_part(branch: Branch) -> bool:
@@ -445,12 +446,12 @@ def _doubles(beams: Iterable[Beam]) -> list[Beam]:
     return doubles
 
 
-def _steps(history: Step | None, seen: set[int]) -> Iterator[Step]:
-    """The steps from the newest back to the first seen one, all marked as seen."""
-    while history is not None and id(history) not in seen:
-        seen.add(id(history))
-        yield history
-        history = history.before
+def _steps(newest: Step | None, seen: set[Step]) -> Iterator[Step]:
+    """The steps of a record from the newest back to the first seen one, all marked as seen."""
+    while newest is not None and newest not in seen:
+        seen.add(newest)
+        yield newest
+        newest = newest.earlier
 
 
 # Equality of branches: their places, texts and answers (S24) ------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -47,11 +46,3 @@ def decoding(name: str) -> Callable[[Run], Decoder]:
     """The decoder with this name in the table of decoders."""
     found: Callable[[Run], Decoder] = import_module(f"lmql_lite.engine.decode.{name}").DECODING
     return found
-
-
-def numbered(event: events.Event, number: int) -> events.Event:
-    """The event with the number of its branch."""
-    match event:
-        case events.Started() | events.Notice() | events.Forked() | events.Pruned() | events.Finished():
-            return event
-    return replace(event, state=number)

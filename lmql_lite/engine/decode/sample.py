@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lmql_lite.engine import events
 from lmql_lite.engine.decode.argmax import OneBranch
-from lmql_lite.engine.decode.decoder import Decoder, numbered
+from lmql_lite.engine.decode.decoder import Decoder
 from lmql_lite.engine.result import Result
 
 DECODING = OneBranch
@@ -16,7 +16,7 @@ AHEAD = 64
 
 
 class SeveralRuns(Decoder):
-    """Several runs of one query, read as one: events are numbered by `state`, and the last event has all results.
+    """Several runs of one query, read as one: events have the number of their run, and the last event has all results.
 
     An exception of one run ends those after it. If several raise, the exception of the lowest number counts, not the
     earliest: a cache may change when a run ends, but not how. Unless `at_once`, the runs follow one another.
@@ -82,7 +82,7 @@ class SeveralRuns(Decoder):
                 while not run.is_over:
                     await run.advance()
                     for event in run.take_events():
-                        await self._queue.put(numbered(event, number))
+                        await self._queue.put(event)
                 self._results[number] = run.finished().result
         except BaseException as error:
             await run.close(error)

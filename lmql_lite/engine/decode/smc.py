@@ -15,7 +15,7 @@ import numpy as np
 
 from lmql_lite.cache.tokens.outcomes import Thinned, thinned, uniform
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation, ForcedScore, are_equal, place_of
+from lmql_lite.engine.decode.beam import Beam, BeamSearch, Continuation, are_equal, place_of
 from lmql_lite.engine.fill import CUT, matcher_of
 from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.result import Posterior, Result, WeightedText
@@ -34,7 +34,7 @@ class Particles(BeamSearch):
     """The weighted branches of a run. None leads: a branch whose value Python rejects has weight 0."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        super().__init__(run, observes=True)
         self._particles = int(self.options.get("particles", PARTICLES))
         self._weights: dict[Beam, float] = {}
         """Logarithms of the weights, without the text that was forced or given."""
@@ -47,7 +47,7 @@ class Particles(BeamSearch):
     def begin(self) -> events.Started:
         started, first = self.run.begin()
         first.leads = False
-        beam = Beam(first, 0, ForcedScore(observes=True))
+        beam = Beam(first, 0, self.forced)
         self.live.append(beam)
         self._weights[beam], self._cut[beam] = 0.0, ()
         return started
@@ -93,10 +93,10 @@ class Particles(BeamSearch):
 
     def _total(self, beam: Beam) -> float:
         """Logarithm of the probability that the branch stands for."""
-        return self._weights[beam] + beam.forced.sum
+        return self._weights[beam] + self.forced.of(beam.branch.state.newest)
 
     def _reweigh(self, beam: Beam, total: float) -> None:
-        self._weights[beam] = total - beam.forced.sum
+        self._weights[beam] = total - self.forced.of(beam.branch.state.newest)
 
     async def _merge(self) -> None:
         """Makes one branch of those with equal texts and answers, with the sum of their weights. Branches that go on

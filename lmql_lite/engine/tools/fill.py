@@ -99,7 +99,7 @@ class ToolCalls:
             # no drafts meanwhile, unlike for other awaited Python: models seldom predict the answer of a tool
             output = await self._toolbox.output(name, arguments, made=self._calls)
             self._calls += 1
-            self._generator.ledger.events.append(events.ToolCalled(name, arguments, output.removesuffix(CLOSING)))
+            self._generator.record.tell(events.ToolCalled(name, arguments, output.removesuffix(CLOSING)))
             added, what = call + output.encode(), f"the result of {name}"
             fill, state = self._go_free(state.say(output), added, used, what, continues=False)
         return fill, state
