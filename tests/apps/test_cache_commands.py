@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lmql_lite.apps.terminal import ago, written_ago
 from lmql_lite.cache.tokens.inspect import read_file, write_new
 from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.rows import packed_scores, unpacked_scores
-from tests.apps.test_cli import Shell
+from tests.apps.conftest import Shell
 from tests.cache.tokens.entries import damage
 from tests.tables import cases
 
@@ -25,11 +24,6 @@ where
     len(JOKE) < 60 and STOPS_AT(JOKE, "?") and STOPS_AT(PUNCHLINE, "\\n") and len(PUNCHLINE) > 1
 """
 COMMANDS = ("stats", "verify", "inspect", "compact", "merge", "export", "clear")
-
-
-@pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(tmp_path, capsys)
 
 
 @pytest.fixture

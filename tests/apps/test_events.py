@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lmql_lite.observe.lines import read
-from tests.apps.test_cli import Shell
+from tests.apps.conftest import Shell
 from tests.apps.test_servers import at
 from tests.models.api import KEY
 from tests.servers.kinds import VLLM
@@ -21,12 +21,6 @@ from tests.servers.stub import Fault, serving
 from tests.tables import cases
 
 SAY = '"Say:[X]" where len(X) < 9'
-
-
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.chdir(tmp_path)
-    return Shell(tmp_path, capsys)
 
 
 def told(out: str) -> list[dict[str, Any]]:

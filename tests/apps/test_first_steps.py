@@ -17,11 +17,9 @@ from lmql_lite.engine.session import UNNAMED
 from lmql_lite.errors import ModelError
 from lmql_lite.models import registry
 from lmql_lite.models.registry import is_known, load
-from tests.apps.test_cli import Shell, shell
+from tests.apps.conftest import Shell
 from tests.conftest import ROOT
 from tests.tables import cases
-
-__all__ = ["shell"]
 
 COLOUR = '"Pick: [C]" where C in ["red", "green"]'
 

@@ -1,16 +1,18 @@
-"""`lq responses`: A25, and the bad input of the issue."""
+"""`lq responses`: what logs hold, what is damaged, what is dropped, merged and exported."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.apps.cli import main
+from tests.apps.conftest import Shell
 
 GREEDY = {"temperature": 0}
 
@@ -30,17 +32,9 @@ def fill(folder: Path, count: int = 3, start: int = 0, rank: int = 0, model: str
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main(["responses", *map(str, arguments)])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+def run(shell: Shell) -> Callable[..., tuple[int, str, str]]:
+    """`lq responses` with arguments: its exit code, stdout and stderr."""
+    return lambda *arguments: astuple(shell("responses", *map(str, arguments)))
 
 
 def test_list_and_stats(tmp_path: Path, run: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from lmql_lite.apps.terminal import money
 from lmql_lite.engine.forms import TOKEN_BYTES, tokens_for
 from lmql_lite.models.openai import gate
-from tests.apps.test_cli import Shell
+from tests.apps.conftest import Shell
 from tests.servers.kinds import OPENAI_CHAT, VLLM
 from tests.servers.stub import Fault, Server, serving
 from tests.tables import cases

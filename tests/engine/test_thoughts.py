@@ -17,7 +17,7 @@ from lmql_lite.engine.events import Thought
 from lmql_lite.errors import ModelError
 from lmql_lite.models.base import Capabilities, StreamPiece
 from lmql_lite.models.openai.model import OpenAIModel
-from tests.apps.test_cli import Shell
+from tests.apps.conftest import Shell
 from tests.models.api import choice
 from tests.models.test_openai_apis import ONLY_CHAT, listing, responses
 from tests.servers.answering import Reply, Request, answering
