@@ -70,25 +70,13 @@ class Overheard:
         return await self._model.score(requests)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        pytest.param(templates.DEFAULT_SYSTEM, id="default system"),
-        pytest.param(templates.NO_SYSTEM, id="no system"),
-    ],
-)
-def test_a_model_is_asked_what_its_template_says_S30(template: str, tmp_path: Path) -> None:
-    tokenizer = save(tmp_path, template)
+def test_a_model_is_asked_what_its_template_says_S30(tmp_path: Path) -> None:
+    tokenizer = save(tmp_path, templates.DEFAULT_SYSTEM)
     model = Overheard(TransformersModel.load(tmp_path))
     result = lq.run_sync(TALK, model=model, session=lq.Session(), speculate=False)
     result.check_ledger()
-    said = [
-        {"role": "user", "content": "What is 2+2?"},
-        {"role": "assistant", "content": result["A"]},
-        {"role": "user", "content": "And 3+3?"},
-        {"role": "assistant", "content": result["B"]},
-        {"role": "user", "content": "So?"},
-    ]
+    turns = (("user", "What is 2+2?"), ("assistant", result["A"]), ("user", "And 3+3?"), ("assistant", result["B"]))
+    said = [{"role": role, "content": text} for role, text in (*turns, ("user", "So?"))]
     lq.run_sync('"{:user}What is 2+2?[A]" where len(TOKENS(A)) < 4', model=model, session=lq.Session())
     for end in (1, 5):
         wanted = tokenizer.apply_chat_template(said[:end], add_generation_prompt=True, tokenize=True, return_dict=False)

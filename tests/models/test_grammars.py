@@ -13,7 +13,7 @@ from lmql_lite.constraints.automaton import Automaton
 from lmql_lite.constraints.json import Texts
 from lmql_lite.constraints.language import LAST, Language, Rule, smallest
 from lmql_lite.constraints.server_grammar import pushed
-from lmql_lite.constraints.terms import And, Choice, Lacks, Length, Matches, Stop, Term
+from lmql_lite.constraints.terms import And, Choice, Lacks, Length, Stop, Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.models.grammars import gbnf
 
@@ -201,19 +201,6 @@ def test_choices_share_what_they_begin_and_end_with() -> None:
     assert gbnf(choice) == 'root ::= "ca" ("r" "d"? | "t") | "dog" | "hat"\n'
     many = of(Choice(tuple(b"option number %d" % number for number in range(1000))), b"\n")
     assert len(gbnf(many)) < 200
-
-
-OTHERS = "[\\x00-\\t\\x0B-\U0010ffff]"
-"""All characters but the line feed."""
-
-
-def test_rules_are_readable() -> None:
-    line = Stop(b"\n", inclusive=True)
-    assert gbnf(of(b"- ", line, b"- ", line)) == f'root ::= "- " {OTHERS}* "\\n- " {OTHERS}* "\\n"?\n'
-    assert gbnf(of(Matches("0|-?[1-9][0-9]*"), b"\n")) == (
-        'root ::= "-" [1-9] then-1 | "0\\n" | [1-9] then-1\nthen-1 ::= [0-9]* "\\n"\n'
-    )
-    assert gbnf(of(Matches("[0-9]{2}:[0-9]{2}"))) == 'root ::= [0-9] [0-9] ":" [0-9] [0-9]\n'
 
 
 def test_no_character_is_left_out_by_name() -> None:

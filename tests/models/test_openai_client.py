@@ -153,29 +153,22 @@ def test_a_client_over_the_older_httpx_works() -> None:
         asyncio.run(ran(unheard))
 
 
-def test_a_client_takes_its_key_from_a_function() -> None:
+def azure(request: Request) -> Reply:
+    assert request.headers["authorization"] == "Bearer key-1" and request.query == {"api-version": "2024-10-21"}
+    is_chat = request.path == "/openai/deployments/m/chat/completions"
+    return speaking(Request("POST", "/v1/chat/completions", {}, {}, {})) if is_chat else NOT_FOUND
+
+
+def test_a_client_takes_its_key_or_its_token_of_azure_from_a_function() -> None:
     async def key() -> str:
         return "key-1"
 
     with answering(speaking) as server:
         assert asyncio.run(ran(own(server, api_key=key))) == "It."
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer key-1"}
-
-
-def test_a_client_of_azure_takes_its_token_from_a_function() -> None:
-    def azure(request: Request) -> Reply:
-        assert request.headers["authorization"] == "Bearer token-1" and request.query == {"api-version": "2024-10-21"}
-        is_chat = request.path == "/openai/deployments/m/chat/completions"
-        return speaking(Request("POST", "/v1/chat/completions", {}, {}, {})) if is_chat else NOT_FOUND
-
-    async def token() -> str:
-        return "token-1"
-
     with answering(azure) as server:
-        client = openai.AsyncAzureOpenAI(
-            azure_endpoint=server.root, api_version="2024-10-21", azure_ad_token_provider=token
-        )
-        assert asyncio.run(ran(client)) == "It."
+        options: Any = {"azure_endpoint": server.root, "api_version": "2024-10-21", "azure_ad_token_provider": key}
+        assert asyncio.run(ran(openai.AsyncAzureOpenAI(**options))) == "It."
 
 
 def test_one_client_serves_one_event_loop_after_another() -> None:
@@ -204,24 +197,19 @@ def test_one_client_serves_one_event_loop_after_another() -> None:
 
 
 def test_a_refused_request_is_sent_again_by_the_run_and_not_by_the_client() -> None:
-    refused: list[Request] = []
+    refusals = [Reply(503, {"error": {"message": "busy"}}, {"retry-after-ms": "1"})] * 3
 
     def answer(request: Request) -> Reply:
-        if request.method == "POST" and len(refused) < 3:
-            refused.append(request)
-            return Reply(503, {"error": {"message": "busy"}}, {"retry-after-ms": "1"})
-        return only_chats(request)
+        return refusals.pop() if request.method == "POST" and refusals else only_chats(request)
+
+    async def asked(client: openai.AsyncOpenAI) -> int | None:
+        found = await lq.run(CHAT, model=lq.model("openai/m", client=client), session=lq.Session())
+        await client.close()
+        return found.usage.requests
 
     with answering(answer) as server:
         client = own(server)  # it would repeat each request twice
-        model = lq.model("openai/m", client=client)
-
-        async def asked() -> lq.Result:
-            found = await lq.run(CHAT, model=model, session=lq.Session())
-            await client.close()
-            return found
-
-        assert asyncio.run(asked()).usage.requests == len(server.posts)
+        assert asyncio.run(asked(client)) == len(server.posts)
         assert client.max_retries == 2, "the user's own setting stays"
 
 

@@ -153,6 +153,13 @@ def test_addresses_are_written_one_way(url: str, shown: str) -> None:
     assert address.shown == shown and "pass" not in repr(address)
 
 
+def test_openai_itself_wants_a_key() -> None:
+    named = lq.model("openai/gpt-4o-mini")  # a replay needs none
+    with pytest.raises(ModelError, match="needs an API key, and none is set") as caught:
+        lq.run_sync('"Hi[X]"', model=named)
+    assert "OPENAI_API_KEY" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("key", [KEY, "a-key-of-no-known-form"])
 def test_the_key_is_shown_nowhere(key: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also not where the server says it again."""

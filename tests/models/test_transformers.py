@@ -236,20 +236,6 @@ def test_a_fork_shares_what_is_before_it(llama_folder: Path) -> None:
     assert len(rows.live.all) == 4 and rows.live.size <= alone + 4 * alone * 32 // 50
 
 
-def test_the_head_sees_only_the_places_that_were_asked_for(llama: TransformersModel) -> None:
-    seen: list[int] = []
-    hook = llama.network.lm_head.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
-    ask(llama, ScoreRequest(ids(16, 30), ids(17, 5), (0, 5)))
-    hook.remove()
-    assert seen == [2]
-
-
-def test_no_positions_cost_no_pass(llama: TransformersModel) -> None:
-    assert ask(llama, ScoreRequest(ids(18, 5), (), ())) == [[]]
-    assert ask(llama) == []
-    assert llama.forward_passes == 0
-
-
 def test_threads_and_loops_share_a_model(llama: TransformersModel, llama_folder: Path) -> None:
     truth, failures = plain(llama_folder), []
 
@@ -432,6 +418,9 @@ def test_what_cannot_be_scored_is_said(llama: TransformersModel) -> None:
     assert caught.value.hint
     with pytest.raises(ModelError, match=r"positions \(3,\) are not within the 2 new tokens"):
         ask(llama, ScoreRequest((2,), (3, 4), (3,)))
+    passes = llama.forward_passes
+    assert ask(llama, ScoreRequest(ids(18, 5), (), ())) == [[]] and ask(llama) == []
+    assert llama.forward_passes == passes
 
 
 def test_scores_that_are_no_numbers(llama: TransformersModel) -> None:
