@@ -27,6 +27,7 @@ from lmql_lite.cache.kv.block_reuse import (
 from lmql_lite.cache.kv.blocks import BlockPolicy, CBlock
 from lmql_lite.cache.kv.layout import Unsupported, cache_keyword, from_cache, to_cache
 from lmql_lite.cache.kv.pages import KVError
+from lmql_lite.cache.kv.scattered_pass import KVSlots, scattered_pass
 from tests.cache.kv.tiny_models import (
     CONFIGS,
     RECURRENT,
@@ -222,3 +223,13 @@ def test_a_rotation_that_depends_on_the_length_of_the_text_is_found_out(kind: st
     )
     torch.manual_seed(3)
     assert can_rotate(transformers.LlamaForCausalLM(config).eval()) == (kind != "dynamic")
+
+
+def test_slots_grow_and_are_cut_without_a_trace() -> None:
+    network, tokens, slots = tiny("llama"), prompt(300).tolist(), KVSlots()
+    scattered_pass(network, slots, tokens[:10], range(10))
+    fork = slots.cut(4)
+    logits = scattered_pass(network, slots, tokens[10:], range(10, 300), [289])
+    assert slots.length == 300 and near(logits, scores(network, torch.tensor(tokens))[-1:])
+    other = scattered_pass(network, fork, tokens[50:60], range(4, 14), [9])
+    assert near(other, scores(network, torch.tensor(tokens[:4] + tokens[50:60]))[-1:]) and fork.nbytes < slots.nbytes
