@@ -67,6 +67,11 @@ class CachePolicy:
         return self.mode in ("rw", "refresh")
 
     @property
+    def replaces(self) -> bool:
+        """True if a new answer takes the place of one that is kept."""
+        return self.mode == "refresh" or self.expiry is not None
+
+    @property
     def seconds(self) -> float | None:
         """`expiry` in seconds."""
         given = self.expiry
@@ -93,7 +98,6 @@ class Asked:
     request: AnyRequest
     keyed: Keyed
     places: list[int]
-    replaces: bool = False
 
 
 @dataclass(slots=True)
@@ -162,8 +166,10 @@ class ResponseCache:
         self._keys = KeyMaker(fingerprint, task_fingerprints, keys, self.policy.default_temperature)
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._asked: dict[str, tuple[int, Future[None]]] = {}
-        """Keys that are being asked for, with the thread of the call and its end."""
+        self._asked: dict[str, int] = {}
+        """Keys that are being asked for, with the thread of the call."""
+        self._ends: dict[str, Future[None]] = {}
+        """Ends of the asking, for keys that other calls wait for."""
         self._counts = dict.fromkeys(
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
         )
@@ -327,15 +333,14 @@ class ResponseCache:
     def lookup(self, request: AnyRequest, request_type: str | None = None) -> CacheHit | None:
         """The cached answer to a request; None for a miss."""
         key = self._keys.key(request_type or type_of(request), request).key
-        hit = self._found([key])[0].get(key) if key else None
-        return hit and CacheHit(*hit)
+        return self._found([key]).get(key) if key else None
 
     def store(self, request: AnyRequest, response: Any, request_type: str | None = None) -> bool:
         """Stores an answer. False if it must not or cannot be kept."""
         call = CacheCall(request_type or type_of(request), [None])
         keyed = self._keys.key(call.request_type, request)
         self._note_unkeyed([keyed])
-        call.questions.append(Asked(request, keyed, [0], self.policy.mode == "refresh"))
+        call.questions.append(Asked(request, keyed, [0]))
         is_kept = any(row for _, row in self._take(call, [response]))
         wait(call.writes)
         failure = self._failure(call)
@@ -361,17 +366,15 @@ class ResponseCache:
         counts |= {"hits": 0, "shared": 0, "misses": 0}
         try:
             mine = [each for each in questions.values() if self._claim(call, each, is_blocking)]
-            hits, stale = self._found([each.keyed.key for each in mine if each.keyed.key])
+            hits = self._found([each.keyed.key for each in mine if each.keyed.key])
             self._leave(call, hits)
             for each in mine:
-                key = each.keyed.key
-                if key in hits:
-                    call.note(each, hits[key][0])
+                if (hit := hits.get(each.keyed.key)) is not None:
+                    call.note(each, hit.response)
                     counts["hits"] += len(each.places)
                     continue
                 call.questions.append(each)
-                if key:
-                    each.replaces = key in stale or self.policy.mode == "refresh"
+                if each.keyed.key:
                     counts["misses"] += 1
                     counts["shared"] += len(each.places) - 1
             self._warn()
@@ -388,14 +391,13 @@ class ResponseCache:
             return True
         with self._lock:
             if key not in self._asked:
-                self._asked[key] = me, Future()
+                self._asked[key] = me
                 call.leads.add(key)
                 return True
-            thread, end = self._asked[key]
-        if is_blocking and thread == me:  # a model that asks the cache itself must not wait for itself
-            return True
-        call.elsewhere.append(question)
-        call.others.append(end)
+            if is_blocking and self._asked[key] == me:  # a model that asks the cache must not wait for itself
+                return True
+            call.elsewhere.append(question)
+            call.others.append(self._ends.setdefault(key, Future()))
         return False
 
     def _leave(self, call: CacheCall, keys: Iterable[str] | None = None) -> None:
@@ -403,32 +405,28 @@ class ResponseCache:
         for key in call.leads.intersection(call.leads if keys is None else keys):
             call.leads.remove(key)
             with self._lock:
-                _, end = self._asked.pop(key)
-            end.set_result(None)
+                del self._asked[key]
+                end = self._ends.pop(key, None)
+            if end is not None:
+                end.set_result(None)
 
-    def _found(self, keys: list[str]) -> tuple[dict[str, tuple[Any, float]], set[str]]:
-        """Cached answers and their times by key, and the keys of those that are too old, or of a kind that only a newer
-        version knows."""
-        hits: dict[str, tuple[Any, float]] = {}
-        stale: set[str] = set()
+    def _found(self, keys: list[str]) -> dict[str, CacheHit]:
+        """Cached answers by key, without those that are too old, or of a kind that only a newer version knows."""
+        hits: dict[str, CacheHit] = {}
         index = self._opened()
         if index is None or not keys or self.policy.mode == "refresh":
-            return hits, stale
-        oldest = time.time() - self.policy.seconds if self.policy.seconds is not None else 0.0
+            return hits
         try:
             found = index.find(keys)
         except (CacheError, OSError, sqlite3.Error) as error:
             self._note(f"{self._path}: the cache cannot be read ({error})")
-            return hits, stale
+            return hits
+        oldest = time.time() - self.policy.seconds if self.policy.seconds is not None else 0.0
         for key, (text, created_at) in found.items():
-            try:
-                if created_at < oldest:
-                    stale.add(key)
-                else:
-                    hits[key] = decoded(text), created_at
-            except ValueError:
-                stale.add(key)
-        return hits, stale
+            if created_at >= oldest:
+                with suppress(ValueError):
+                    hits[key] = CacheHit(decoded(text), created_at)
+        return hits
 
     # -- writing
 
@@ -502,7 +500,7 @@ class ResponseCache:
                   "deterministic": keyed.is_deterministic}  # fmt: skip
         if problem:
             record["rejected"] = problem
-        elif question.replaces:
+        elif self.policy.replaces:
             record["replaces"] = True
         return line_of(record), row_of(record) if record["cache_key"] else None
 

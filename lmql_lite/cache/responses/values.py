@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from json.encoder import encode_basestring
 from typing import Any
 
 from lmql_lite.cache.responses.request import Reply, scalar
@@ -12,7 +11,6 @@ from lmql_lite.cache.responses.request import Reply, scalar
 TAG = "$"
 """Key that marks an object as a value that JSON lacks."""
 
-_MARK = f'"{TAG}"'
 _parse = json.JSONDecoder().decode
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -23,8 +21,6 @@ class UnknownType(TypeError):
 
 def encoded(value: Any) -> str:
     """JSON text of an answer, encodable as UTF-8. Raises UnknownType."""
-    if type(value) is str and value.isascii():
-        return encode_basestring(value)
     try:
         text = _write(_plain(value, False))
         try:
@@ -38,10 +34,7 @@ def encoded(value: Any) -> str:
 
 def decoded(text: str) -> Any:
     """The answer in a text of `encoded`. Raises ValueError for any other text."""
-    if text[:1] == '"' == text[-1:] and "\\" not in text and len(text) > 1:
-        return text[1:-1]
-    value = _parse(text)
-    return _value(value) if _MARK in text else value
+    return _value(_parse(text))
 
 
 def _plain(value: Any, by_bytes: bool) -> Any:

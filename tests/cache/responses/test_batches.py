@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -161,35 +160,6 @@ def test_ctrl_c_while_answers_are_written_ends_the_run_and_loses_none(
         signal.signal(signal.SIGINT, handler)
     cache.close()
     assert logged(tmp_path) == list(range(count)) and len(model.asked) in (0, 4), "the model was not asked on"
-
-
-def test_a_model_that_fails_in_the_third_batch_keeps_the_first_two(tmp_path: Path) -> None:
-    def answer(request: lq.Request) -> str:
-        if request.doc_id == 9:
-            raise RuntimeError("out of memory")
-        return "yes"
-
-    for number, door in enumerate(("execute", "aexecute")):
-        folder = tmp_path / str(number)
-        with lq.ResponseCache.open(folder, model="m") as cache, pytest.raises(RuntimeError):
-            if door == "execute":
-                cache.execute(Counting(answer), "generate_until", generations(20), batch_size=4)
-            else:
-                asyncio.run(cache.aexecute(Counting(answer), "generate_until", generations(20), batch_size=4))
-        assert logged(folder) == list(range(8))
-
-
-def test_a_bad_answer_in_a_batch_costs_only_itself(tmp_path: Path) -> None:
-    bad: dict[int, Any] = {1: "", 2: None, 5: object()}
-    with lq.ResponseCache.open(tmp_path, model="m") as cache:
-        with pytest.warns(RuntimeWarning, match="type object"):
-            cache.execute(Counting(lambda each: bad.get(each.doc_id, "yes")), "generate_until", generations(8),
-                          batch_size=4)  # fmt: skip
-        assert cache.get_stats()["total_cached_entries"] == 5
-    model = Counting()
-    with lq.ResponseCache.open(tmp_path, model="m") as cache:
-        cache.execute(model, "generate_until", generations(8))
-    assert [request.doc_id for request in model.asked] == [1, 2, 5]
 
 
 def test_a_wrapped_model_logs_its_answers_when_its_method_returns(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,11 @@ from typing import Any
 import pytest
 
 import lmql_lite as lq
+from lmql_lite.cache.responses.logs import prune
 from lmql_lite.cache.responses.older import CachingModel
 from lmql_lite.errors import CacheError
 from tests.cache.responses.models import Counting, generation, generations
 from tests.cache.responses.test_response_cache import opened, pair
-from tests.conftest import ROOT
 
 
 def text(path: Path) -> None:
@@ -233,38 +230,16 @@ def test_merging_never_replaces_a_file_of_another_program(tmp_path: Path) -> Non
     assert (tmp_path / "merged.jsonl").read_bytes() == before_log
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["prune", "{log}", "--max-bytes", "1"], ["merge", "{ours}", "-o", "{index}"]],
-    ids=lambda command: command[0],
-)
-def test_no_command_changes_a_file_of_another_program(tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "ours").mkdir()
-    with pair(tmp_path / "ours") as cache:
-        cache.execute(Counting(), "generate_until", generations(3))
-    (tmp_path / "theirs").mkdir()
-    log_of_lmms_eval(tmp_path / "theirs" / "rank0.jsonl")
-    of_lmms_eval(tmp_path / "theirs" / "rank0.db")
-    before = tree(tmp_path / "theirs")
-    places = {"log": tmp_path / "theirs" / "rank0.jsonl", "index": tmp_path / "theirs" / "rank0.db",
-              "ours": tmp_path / "ours" / "rank0.db"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "lmql_lite", "responses", *(part.format(**places) for part in command)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0 and "is not a" in done.stderr and "Traceback" not in done.stderr
-    assert tree(tmp_path / "theirs") == before
-
-
-def test_pruning_our_log_leaves_the_index_of_another_program_beside_it(tmp_path: Path) -> None:
+def test_pruning_never_changes_a_file_of_another_program(tmp_path: Path) -> None:
     with pair(tmp_path) as cache:
         cache.execute(Counting(), "generate_until", generations(30))
-    (tmp_path / "rank0.db").unlink()
+    for path in tmp_path.glob("rank0.db*"):
+        path.unlink()
     of_lmms_eval(tmp_path / "rank0.db")
-    before = (tmp_path / "rank0.db").read_bytes()
-    done = subprocess.run(
-        [sys.executable, "-m", "lmql_lite", "responses", "prune", str(tmp_path / "rank0.jsonl"), "--max-bytes", "5000"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "rank0.db").read_bytes() == before
+    (tmp_path / "theirs").mkdir()
+    log_of_lmms_eval(log := tmp_path / "theirs" / "rank0.jsonl")
+    before = (tmp_path / "rank0.db").read_bytes(), log.read_bytes()
+    assert prune(tmp_path / "rank0.jsonl", lambda _: True, 5000) > 10
+    with pytest.raises(CacheError, match="is not a log"):
+        prune(log, lambda _: True, 1)
+    assert ((tmp_path / "rank0.db").read_bytes(), log.read_bytes()) == before

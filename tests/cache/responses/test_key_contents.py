@@ -105,42 +105,24 @@ def palette(colours: list[int]) -> Image.Image:
     return made
 
 
-ARRAYS: list[Callable[[], Any]] = [
-    lambda: np.zeros(4), lambda: np.zeros(4, np.float32), lambda: np.zeros(4, np.int64), lambda: np.zeros((2, 2)),
-    lambda: np.ones(4), lambda: np.zeros(5), lambda: np.array(["a"]), lambda: np.array(["b"]),
-    lambda: np.array([1, "a"], object), lambda: np.array([1, "b"], object), lambda: np.array([np.nan]),
-    lambda: np.array([-0.0]), lambda: np.array([0.0]), lambda: np.zeros(2, ">i4"), lambda: np.zeros(2, "<i4"),
-    lambda: np.zeros(2, [("a", "i4")]), lambda: np.zeros(2, [("b", "i4")]), lambda: np.ma.masked_equal([1, 2], 1),
-    lambda: np.ma.masked_equal([1, 2], 2), lambda: np.datetime64("2020"), lambda: np.datetime64("2020-01-01"),
-    lambda: np.array(5), lambda: [0.0] * 4,
-]  # fmt: skip
-
 APART: dict[str, list[Callable[[], Any]]] = {
     "code of functions": [
         lambda: made("def f(d): return d['image']"), lambda: made("def f(d): return d['images']"),
         lambda: made("def f(d): return [d['image']]"), lambda: made("def f(d): return d.image"),
         lambda: made("def f(d): return 1"), lambda: made("def f(d): return 1.0"), lambda: made("def f(d): return True"),
-        lambda: made("def f(d): return 0.0"), lambda: made("def f(d): return -0.0"),
-        lambda: made("def f(d): return (1, 2)"), lambda: made("def f(d): return [1, 2]"),
         lambda: made("def f(d): return d in {1, 2}"), lambda: made("def f(d): return d in {1, 3}"),
         lambda: made("def f(d): return [x + 1 for x in d]"), lambda: made("def f(d): return [x + 2 for x in d]"),
         lambda: made("def f(d):\n try:\n  return g(d)\n except ValueError:\n  return 1", g=len),
         lambda: made("def f(d):\n try:\n  return g(d)\n except KeyError:\n  return 1", g=len),
-        lambda: made("f = lambda d: d"), lambda: made("f = lambda d: [d]"), lambda: made("async def f(d): return 1"),
+        lambda: made("f = lambda d: d"), lambda: made("async def f(d): return 1"),
     ],
-    "defaults, closures and attributes": [
+    "what a function has and reads": [
         lambda: made("def f(d, n=1): return n"), lambda: made("def f(d, n=2): return n"),
-        lambda: made("def f(d, n=True): return n"), lambda: made("def f(d, *, n=1): return n"),
-        lambda: closed(1), lambda: closed(2), lambda: closed(1.5), lambda: closed([1]), lambda: closed(True),
+        lambda: made("def f(d, *, n=1): return n"), lambda: closed(1), lambda: closed(2), lambda: closed([1]),
         lambda: closed(closed(1)), lambda: closed(closed(2)), lambda: made("def f(d): return 1\nf.mode = 'a'"),
-        lambda: made("def f(d): return 1\nf.mode = 'b'"),
-    ],
-    "globals that are read": [
         lambda: made("def f(d): return N", N=1), lambda: made("def f(d): return N", N=2),
         lambda: made("def f(d): return N"), lambda: made("def g(d): return 1\ndef f(d): return g(d)"),
         lambda: made("def g(d): return 2\ndef f(d): return g(d)"),
-        lambda: made("def h(): return 1\ndef g(d): return h()\ndef f(d): return [g(x) for x in d]"),
-        lambda: made("def h(): return 2\ndef g(d): return h()\ndef f(d): return [g(x) for x in d]"),
         lambda: made("class A:\n n = 1\ndef f(d): return A.n"), lambda: made("class A:\n n = 2\ndef f(d): return A.n"),
         lambda: made("import re\nP = re.compile('a')\ndef f(d): return P.sub('', d)"),
         lambda: made("import re\nP = re.compile('b')\ndef f(d): return P.sub('', d)"),
@@ -151,42 +133,40 @@ APART: dict[str, list[Callable[[], Any]]] = {
         lambda: functools.partial(closed(1), 1), lambda: functools.partial(closed(1), 2),
         lambda: functools.partial(closed(1), d=1), lambda: functools.partial(closed(2), 1),
         lambda: Visual(1), lambda: Visual(2), lambda: Visual(1).of, lambda: Visual(2).of, lambda: Visual(1).two,
-        lambda: Visual, lambda: types.MethodType(lambda self, d: 1, Visual(1)),
-        lambda: types.MethodType(lambda self, d: 2, Visual(1)), lambda: len, lambda: print, lambda: str.upper,
-        lambda: "a".join, lambda: "b".join, lambda: json.dumps, lambda: json.loads, lambda: int, lambda: dict,
+        lambda: Visual, lambda: types.MethodType(lambda self, d: 1, Visual(1)), lambda: len, lambda: print,
+        lambda: str.upper, lambda: "a".join, lambda: "b".join, lambda: json.dumps, lambda: json.loads, lambda: dict,
         lambda: functools.lru_cache(closed(1)), lambda: functools.lru_cache(closed(2)), lambda: np.add, lambda: np.sum,
         lambda: made("class f:\n def __call__(self): return 1")(),
         lambda: made("class f:\n def __call__(self): return 2")(),
         lambda: made("class f:\n @staticmethod\n def g(): return 1").g, lambda: made("class A: pass", "A"),
-        lambda: made("class A:\n x: int", "A"), lambda: made("class A:\n x: str", "A"),
         lambda: made("class A:\n @property\n def x(self): return 1", "A"),
         lambda: made("class A:\n @property\n def x(self): return 2", "A"),
     ],
-    "arrays": ARRAYS,
-    "arrays and tensors": [
-        *ARRAYS,
+    "arrays": [
+        lambda: np.zeros(4), lambda: np.zeros(4, np.float32), lambda: np.zeros((2, 2)), lambda: np.ones(4),
+        lambda: np.array(["a"]), lambda: np.array([1, "a"], object), lambda: np.array([1, "b"], object),
+        lambda: np.array([-0.0]), lambda: np.array([0.0]), lambda: np.zeros(2, ">i4"), lambda: np.zeros(2, "<i4"),
+        lambda: np.zeros(2, [("a", "i4")]), lambda: np.zeros(2, [("b", "i4")]), lambda: np.ma.masked_equal([1, 2], 1),
+        lambda: np.ma.masked_equal([1, 2], 2), lambda: np.datetime64("2020"), lambda: [0.0] * 4,
+    ],
+    "tensors": [
         lambda: torch.zeros(4), lambda: torch.zeros(4, dtype=torch.bfloat16), lambda: torch.ones(4),
-        lambda: torch.zeros(4, dtype=torch.float16), lambda: torch.zeros(2, 2), lambda: torch.zeros(0),
-        lambda: torch.tensor(0.0), lambda: torch.zeros(4, dtype=torch.bool), lambda: torch.nn.Parameter(torch.zeros(4)),
-        lambda: torch.zeros(2, dtype=torch.complex64), lambda: torch.bfloat16, lambda: torch.float16,
+        lambda: torch.zeros(2, 2), lambda: torch.zeros(4, dtype=torch.bool), lambda: torch.bfloat16,
+        lambda: torch.nn.Parameter(torch.zeros(4)), lambda: np.zeros(4, np.float32), lambda: torch.float16,
     ],
     "pictures": [
         picture, lambda: picture(colour=8), lambda: picture(size=(2, 4)), lambda: picture("RGBA"), lambda: picture("L"),
         lambda: picture(transparency=1), lambda: palette([1, 2, 3, 4, 5, 6]), lambda: palette([1, 2, 3, 4, 5, 7]),
-        lambda: [picture(), picture()], lambda: [picture()], lambda: [picture(colour=8), picture()],
-        lambda: [picture(), picture(colour=8)], lambda: lq.image(b"one"), lambda: lq.image(b"two"),
+        lambda: [picture(), picture()], lambda: [picture()], lambda: lq.image(b"one"), lambda: lq.image(b"two"),
         lambda: lq.video(b"one"),
     ],
     "other values": [
         lambda: b"", lambda: b"a", lambda: "", lambda: 0, lambda: False, lambda: None, lambda: "0", lambda: 1,
-        lambda: True, lambda: float("nan"), lambda: float("inf"), lambda: -float("inf"), lambda: 10**400,
-        lambda: 10**5000, lambda: 10**5000 + 1, lambda: "\ud800", lambda: Shade.DARK, lambda: Shade.LIGHT,
-        lambda: Shade, lambda: {1: 2}, lambda: {"1": 2}, lambda: {(1, 2): 3}, lambda: {None: 1}, lambda: {True: 2},
-        lambda: {"$": 1}, lambda: {1, 2}, lambda: {1, "2"}, lambda: Slotted(1), lambda: Slotted(True),
-        lambda: Slotted([]), lambda: Decimal("1.0"), lambda: Decimal("1.00"), lambda: 1j,
-        lambda: re.compile("a"), lambda: re.compile("a", re.I), lambda: range(3), lambda: range(4), lambda: slice(1),
-        lambda: Named("a"), lambda: types.SimpleNamespace(a=1), lambda: types.SimpleNamespace(a=2),
-        lambda: bytes(3), lambda: [[["a"]]], lambda: [["a"]], lambda: list[int], lambda: int | str, lambda: ...,
+        lambda: True, lambda: float("nan"), lambda: float("inf"), lambda: 10**400, lambda: 10**5000, lambda: "\ud800",
+        lambda: Shade.DARK, lambda: Shade.LIGHT, lambda: {1: 2}, lambda: {"1": 2}, lambda: {"$": 1}, lambda: {1, "2"},
+        lambda: Slotted(1), lambda: Slotted(True), lambda: Decimal("1.0"), lambda: Decimal("1.00"), lambda: 1j,
+        lambda: re.compile("a"), lambda: re.compile("a", re.I), lambda: range(3), lambda: Named("a"),
+        lambda: types.SimpleNamespace(a=1), lambda: types.SimpleNamespace(a=2), lambda: [[["a"]]], lambda: int | str,
     ],
 }  # fmt: skip
 
@@ -260,16 +240,6 @@ def test_one_warning_says_why_requests_of_a_kind_cannot_be_kept(tmp_path: Path, 
         value.close()
 
 
-def test_the_warning_comes_before_the_model_is_asked(tmp_path: Path) -> None:
-    model = Counting()
-    with (
-        lq.ResponseCache.open(tmp_path, model="m") as cache,
-        pytest.raises(RuntimeWarning, match="type object"),  # as the tests turn warnings into errors
-    ):
-        cache.execute(model, "generate_until", [lq.Request("generate_until", ("q", GREEDY, object()))])
-    assert model.calls == 0
-
-
 # -- requests as lmms-eval makes them
 
 
@@ -304,7 +274,8 @@ def local(doc):
 def helper(doc):
     return doc["image"]
 
-requests = [lq.Request("generate_until", ("q", {"temperature": 0}, each, 1)) for each in
+options = {"temperature": 0, "allowed": {"a", "b", "c"}}
+requests = [lq.Request("generate_until", ("q", options, each, 1)) for each in
             (task.visual, local, task.Visual(2).of, lambda d: task.visual(d), task.Visual)]
 print(json.dumps([KeyMaker("m|", None, "full", None).key("generate_until", request).key for request in requests]))
 """
@@ -361,40 +332,22 @@ def test_a_function_whose_global_changes_between_two_calls_is_asked_again(tmp_pa
 # -- files
 
 
-def test_a_file_is_its_content(tmp_path: Path) -> None:
-    clip = tmp_path / "clip.mp4"
-    clip.write_bytes(b"one")
-    path, text, url = key(clip), key(str(clip)), key([{"type": "video", "url": f"file://{clip}"}])
-    assert len({path, text, url}) == 3
-    clip.write_bytes(b"two")
-    assert path != key(clip) and text != key(str(clip)) and url != key([{"type": "video", "url": f"file://{clip}"}])
-    clip.write_bytes(b"one")
-    assert (path, text) == (key(clip), key(str(clip)))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "clip.mp4").write_bytes(b"one")
-    assert path == key(tmp_path / "other" / "clip.mp4")
-
-
 def test_a_text_that_is_the_path_of_a_picture_is_asked_again_when_the_picture_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = Counting()
     requests = [lq.Request("generate_until", ("q", GREEDY, {"image": "cat.png"})),
-                lq.Request("generate_until", ("cat.png", GREEDY))]  # fmt: skip
+                lq.Request("generate_until", (f"file://{tmp_path}/cat.png", GREEDY)),
+                lq.Request("generate_until", ("cat", GREEDY))]  # fmt: skip
+    (tmp_path / "cat").write_text("no picture")
     with lq.ResponseCache.open(tmp_path, model="m") as cache:
-        for data, expected in ((None, 2), (b"one", 4), (b"one", 4), (b"two", 6), (b"one", 6)):
+        for data, expected in ((None, 3), (b"one", 5), (b"one", 5), (b"two", 7), (b"one", 7)):
             if data is not None:
                 (tmp_path / "cat.png").write_bytes(data)
+                assert key(tmp_path / "cat.png") == key(tmp_path / "cat.png") != key("cat.png")
             cache.execute(model, "generate_until", requests)
             assert len(model.asked) == expected
-
-
-def test_a_text_of_another_kind_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = key("README")
-    (tmp_path / "README").write_text("x")
-    assert key("README") == first
 
 
 def test_all_frames_of_a_moving_picture_count(tmp_path: Path) -> None:
@@ -475,11 +428,6 @@ def test_a_value_that_a_task_computes_once_does_not_change_the_key() -> None:
     one, other = made(source.format(1) + "\no = A()", "o"), made(source.format(2) + "\no = A()", "o")
     before = key(one.m)
     assert one.m() == 1 and key(one.m) == before != key(other.m)
-
-
-def test_a_folder_that_a_function_reads_is_its_path(tmp_path: Path) -> None:
-    keys = [key(made("def f(d): return FOLDER / d", FOLDER=tmp_path / name)) for name in ("a", "b", "a")]
-    assert keys[0] == keys[2] != keys[1] and not keys[0].startswith("no key")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,8 @@ import asyncio
 import dataclasses
 import gc
 import json
-import os
 import random
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -26,10 +23,8 @@ from lmql_lite.cache.responses.cache import ResponseCache
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
 from tests.cache.responses.models import Counting, OneByOne, generation, generations
-from tests.conftest import ROOT
 
-PATHS = os.pathsep.join([*sys.path, str(ROOT)])
-"""Path on which another process finds the package and the tests."""
+COLUMNS = ["cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at"]
 
 
 def pair(folder: Path, name: str = "rank0", **options: Any) -> ResponseCache:
@@ -53,10 +48,7 @@ def records(log: Path) -> list[dict[str, Any]]:
 def test_no_file_is_made_where_nothing_is_opened(tmp_path: Path) -> None:
     """Statement 1."""
     with opened(tmp_path, policy=lq.CachePolicy(mode="off")) as cache:
-        assert cache.execute(Counting(), "generate_until", generations(2)) == [
-            "answer to question 0",
-            "answer to question 1",
-        ]
+        assert len(cache.execute(Counting(), "generate_until", generations(2))) == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -74,22 +66,9 @@ def test_files_of_a_rank_stand_under_the_model(tmp_path: Path) -> None:
         columns = [row[1] for row in database.execute("PRAGMA table_info(responses)")]
         indexes = database.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL").fetchall()
     database.close()
-    assert (meta["model_fingerprint"], meta["schema_version"], meta["model_fingerprint_hash"]) == (
-        "m|",
-        "1",
-        folder.name,
-    )
-    wanted = ["cache_key", "request_type", "task_name", "doc_id", "idx", "gen_kwargs", "response", "created_at"]
-    assert columns[:8] == wanted and "(task_name, doc_id)" in indexes[0][0]  # statement 4
-
-
-def test_the_fingerprint_of_the_model_stands_in_the_index(tmp_path: Path) -> None:
-    """Statement 5, upstream test 30, and finding B28."""
-    pair(tmp_path, model_fingerprint="model_a|x=1,api_key=sk-123").close()
-    with sqlite3.connect(tmp_path / "rank0.db") as database:
-        found = database.execute("SELECT value FROM meta WHERE key = 'model_fingerprint'").fetchone()
-    database.close()
-    assert found == ("model_a|x=1,",)
+    about = {"model_fingerprint": "m|", "schema_version": "1", "model_fingerprint_hash": folder.name}
+    assert meta.items() >= about.items()
+    assert columns[:8] == COLUMNS and "(task_name, doc_id)" in indexes[0][0]  # statement 4
 
 
 # -- asking
@@ -106,21 +85,6 @@ def test_only_new_requests_are_asked_and_the_order_is_kept(tmp_path: Path) -> No
     assert answers == [f"answer to {request.args[0]}" for request in mixed]
     assert model.calls == 1
     assert [request.doc_id for request in model.asked] == [each.doc_id for each in mixed if each.doc_id >= 500]
-
-
-def test_another_process_finds_all_answers(tmp_path: Path) -> None:
-    """A1: a thousand documents, and a second process."""
-    code = f"""
-from tests.cache.responses.models import Counting, generations
-from lmql_lite import ResponseCache
-model = Counting()
-with ResponseCache.open({str(tmp_path)!r}, model="m") as cache:
-    answers = cache.execute(model, "generate_until", generations(1000))
-    print(len(model.asked), cache.get_stats()["hits"], hash(tuple(answers)) and answers[999])
-"""
-    runs = [subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": PATHS}, text=True, check=True,
-                           capture_output=True).stdout for _ in range(2)]  # fmt: skip
-    assert runs == ["1000 0 answer to question 999\n", "0 1000 answer to question 999\n"]
 
 
 def test_counts_last_after_a_cache_is_closed_twice(tmp_path: Path) -> None:
@@ -196,28 +160,12 @@ def test_each_answer_is_a_line_of_the_log(tmp_path: Path) -> None:
     lines = data.decode("utf-8").split("\n")
     assert lines[-1] == "" and len(lines) == 5 and "日本" in lines[3]
     first, second, third = records(tmp_path / "rank0.jsonl")
-    assert set(first) >= {
-        "cache_key",
-        "request_type",
-        "task_name",
-        "doc_id",
-        "idx",
-        "gen_kwargs",
-        "response",
-        "created_at",
-    }
+    assert set(first) >= set(COLUMNS)
     assert first["deterministic"] and len(first["cache_key"]) == 64
     assert (second["deterministic"], second["cache_key"]) == (False, "")
     assert json.loads(third["response"]) == "answer to 日本\u2028 \x00 'é'"
     assert abs(first["created_at"] - time.time()) < 60
     assert first["gen_kwargs"] == '{"max_tokens":16,"temperature":0}'
-
-
-def test_a_log_follows_on_with_new_lines_only(tmp_path: Path) -> None:
-    for count in (3, 5):
-        with pair(tmp_path) as cache:
-            cache.execute(Counting(), "generate_until", generations(count))
-    assert [each["doc_id"] for each in records(tmp_path / "rank0.jsonl")] == [0, 1, 2, 3, 4]
 
 
 # -- poisoning
@@ -429,6 +377,7 @@ def test_a_key_of_an_api_is_in_no_file(tmp_path: Path) -> None:
     options = {"temperature": 0, "api_key": "sk-secret-1", "extra_headers": {"Authorization": "Bearer sk-secret-2"}}
     with ResponseCache.open(tmp_path / "a b ü", model="m", model_args="api_key=sk-secret-3") as cache:
         cache.execute(Counting(), "generate_until", [generation(1, options), generation(2, options | {"n": 2})])
+    pair(tmp_path / "a b ü", model_fingerprint="m|x=1,api_key=sk-secret-4").close()
     found = b"".join(path.read_bytes() for path in (tmp_path / "a b ü").rglob("*") if path.is_file())
     assert b"answer to question 1" in found and b"sk-secret" not in found
 

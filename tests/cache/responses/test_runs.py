@@ -278,17 +278,8 @@ def test_a_killed_rank_is_named_and_loses_nothing(tmp_path: Path, launch: Launch
     all_served(tmp_path, 40)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "merge.RankOfRun._await_others",
-        "merge.merge",
-        "merge.rewrite",
-        "merge.Index",
-        "merge.remove_index",
-        "pathlib.Path.rmdir",
-    ],
-)
+@pytest.mark.parametrize("place", ["merge.RankOfRun._await_others", "merge.merge", "merge.rewrite", "merge.Index",
+                                   "merge.remove_index", "pathlib.Path.rmdir"])  # fmt: skip
 def test_a_kill_at_each_step_of_the_merge_is_made_good_by_the_next_one(
     tmp_path: Path, place: str, launch: Launch
 ) -> None:
@@ -302,33 +293,6 @@ def test_a_kill_at_each_step_of_the_merge_is_made_good_by_the_next_one(
         cache.finalize()
     assert time.monotonic() - started < 10 and merged_answers(tmp_path) == 11
     all_served(tmp_path, 11)
-
-
-def test_a_merge_that_is_killed_at_random_moments(tmp_path: Path, launch: Launch) -> None:
-    """Killed after 0 to 100 ms, then done: no answer is lost or comes twice."""
-    cache = created(tmp_path)
-    keep(cache, 5)
-    cache.finalize()
-    assert launch(0, 1, 3000, "cache.close()").wait(60) == 0
-    code = """
-import pathlib, sys
-from tests.cache.responses.test_runs import created
-cache = created(pathlib.Path(sys.argv[1]))
-print("ready", flush=True)
-cache.finalize()
-"""
-    environment = os.environ | {"PYTHONPATH": PATHS}
-    for kill in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-c", code, tmp_path], env=environment, stdout=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            time.sleep(kill * 0.015)
-            process.kill()
-    with created(tmp_path) as cache:
-        cache.finalize()
-    assert merged_answers(tmp_path) == 3000
-    all_served(tmp_path, 3000)
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> None:
