@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from lmql_lite.cache.responses.request import Request
+from tests.conftest import ROOT
 
+PATHS = os.pathsep.join([*sys.path, str(ROOT)])
+"""Path on which another process finds the package and the tests."""
 GREEDY = {"temperature": 0, "max_new_tokens": 16}
 
 

@@ -15,10 +15,7 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache.responses.older import CachingModel
-from tests.cache.responses.models import Counting, generations
-from tests.conftest import ROOT
-
-PATHS = os.pathsep.join([*sys.path, str(ROOT)])
+from tests.cache.responses.models import PATHS, Counting, generations
 
 
 def logged(folder: Path) -> list[int]:

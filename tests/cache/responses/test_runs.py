@@ -21,8 +21,7 @@ from lmql_lite.cache.responses.keys import fingerprint_model, model_hash
 from lmql_lite.cache.responses.merge import MergeReport, run_id
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.store.log import line_of, read_lines
-from tests.cache.responses.models import Counting, generations
-from tests.cache.responses.test_response_faults import PATHS
+from tests.cache.responses.models import PATHS, Counting, generations
 
 VARIABLES = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 
