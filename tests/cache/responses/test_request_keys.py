@@ -23,6 +23,7 @@ from lmql_lite.cache.responses.keys import (
     seed_content_hash,
     seed_key,
     seed_options,
+    without_user,
 )
 from lmql_lite.cache.responses.request import Request, is_deterministic, rejection
 from tests.cache.responses.models import GREEDY, Counting, generation
@@ -388,6 +389,7 @@ def test_credentials_are_no_part_of_a_model() -> None:
     """A6, A25 and finding B28."""
     one = fingerprint_model("m", "base_url=http://me:pw@host/v1,api_key=sk-1,hf_token=t,max_tokens=5")
     assert one == 'm|{"base_url":"http://host/v1","max_tokens":5}'
+    assert without_user("m|x=1,api_key=sk-123,url=http://me:pw@host/") == "m|x=1,,url=http://host/"
 
 
 def test_a_tasks_fingerprint_ignores_addresses_and_order() -> None:

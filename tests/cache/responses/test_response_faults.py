@@ -110,7 +110,7 @@ def test_a_kill_between_log_and_index_loses_nothing(tmp_path: Path, after: str) 
     code = f"""
 import os, signal
 from lmql_lite.cache.responses import index
-from tests.cache.responses.models import PATHS, Counting, generations
+from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_response_cache import pair
 from pathlib import Path
 cache = pair(Path({str(tmp_path)!r}))
@@ -326,7 +326,7 @@ def test_a_full_disk_costs_only_what_was_not_kept(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys, warnings
 from pathlib import Path
-from tests.cache.responses.models import PATHS, Counting, generations
+from tests.cache.responses.models import Counting, generations
 from tests.cache.responses.test_response_cache import pair
 cache = pair(Path({str(tmp_path)!r}))
 cache.execute(Counting(), "generate_until", generations(20))
