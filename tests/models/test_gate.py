@@ -15,7 +15,9 @@ from lmql_lite.models.openai.gate import pause_before, wanted_pause
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import choice, run
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
+from tests.tables import cases
 
+LONG_AGO = formatdate(0, usegmt=True)
 WORDS = [choice(text="Hi"), choice(text="", finish_reason="stop"), "[DONE]"]
 
 
@@ -72,28 +74,15 @@ def test_200_queries_at_10_a_second_lose_none_and_fewer_than_half_are_refused() 
         assert limit.refused < 0.5 * len(server.posts)
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "2"}, 2.0),
-        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
-        ({"retry-after-ms": "soon", "retry-after": "2"}, 2.0),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": formatdate(0, usegmt=True)}, 0.0),
-        ({"retry-after": "60"}, 60.0),
-        ({}, None),
-    ],
-)
-def test_a_server_says_in_many_ways_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+@cases("models/gate", "a server says in many ways how long to wait", globals())
+def test_a_server_says_in_many_ways_how_long_to_wait(
+    headers: dict[str, str], seconds: float | None, is_waited_for: bool
+) -> None:
+    """A request does not wait for longer than a minute."""
     assert wanted_pause(headers) == seconds
     pause = pause_before(1, headers)
-    assert pause is not None and (seconds is None or seconds <= pause <= 1.25 * seconds)
-
-
-def test_a_request_does_not_wait_for_longer_than_a_minute() -> None:
-    assert pause_before(1, {"retry-after": "61"}) is None
+    assert (pause is not None) is is_waited_for
+    assert pause is None or seconds is None or seconds <= pause <= 1.25 * seconds
 
 
 @pytest.mark.parametrize("code", [429, 408, 500, 503])

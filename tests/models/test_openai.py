@@ -43,6 +43,7 @@ from tests.models.api import (
 )
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.stub import Fault, Server, serving
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 
@@ -204,16 +205,7 @@ def test_with_a_tokenizer_plain_text_is_sent_as_ids_so_that_no_spelling_in_it_is
         assert by_ids != known, "it need not be how the server cuts the text"
 
 
-@pytest.mark.parametrize(
-    ("spelling", "data", "number"),
-    [
-        (r"bytes:\xe2\x80", b"\xe2\x80", None),
-        ("token_id:2", b"two", 2),
-        ("token_id:9", None, 9),
-        (" plain", b" plain", None),
-        ("half \ufffd", None, None),
-    ],
-)
+@cases("models/openai", "how tokens are spelled")
 def test_how_tokens_are_spelled(spelling: str, data: bytes | None, number: int | None) -> None:
     others = [{spelling: -1.0, r"bytes:\xff": -2.0}]
     scores = {"tokens": [spelling], "token_logprobs": [-9999.0], "top_logprobs": others}
@@ -237,16 +229,7 @@ def test_what_was_held_back_belongs_to_no_single_token() -> None:
     assert [(piece.data, piece.token) for piece in pieces] == [(b"the", None), (b" end", 7), ("é".encode(), None)]
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "others", "token"),
-    [
-        ((), [{"id": 3, "token": "x", "logprob": -9.0}], ServerToken(None)),
-        ((), [{"id": 2, "token": "é", "bytes": [0xC3, 0xA9], "logprob": -1.0}], ServerToken("é".encode(), 2, -1.0)),
-        ((), [{"id": 2, "token": "", "bytes": [0xA9], "logprob": -1.0}], ServerToken(None)),
-        ((b"a", b"\xc3", "é".encode()), [], ServerToken("é".encode(), 2, -1.0)),
-    ],
-    ids=["not among the others", "whole", "the last of its parts", "known by its number"],
-)
+@cases("models/openai", "a character of several tokens was taken for the last of them", globals())
 def test_a_character_of_several_tokens_was_taken_for_the_last_of_them(
     vocabulary: tuple[bytes, ...], others: list[dict[str, Any]], token: ServerToken
 ) -> None:

@@ -18,6 +18,7 @@ from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.redaction import is_secret, redacted, without
 from tests.models.api import choice, run, sse
 from tests.servers.answering import NOT_FOUND, Reply, Request, answering
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 KEY = "0123456789abcdef0123456789abcdef"
@@ -45,17 +46,7 @@ def test_what_is_no_secret_is_shown() -> None:
     assert not any(map(is_secret, ("max_tokens", "key", "tokenizer", "api-version", "X-Title")))
 
 
-ECHOES = {
-    "an event that cannot be read": [choice(text=5) | {"said": KEY}],
-    "an event that is not JSON": [f"{{{KEY}"],
-    "a word at the end": [choice(delta={"refusal": KEY})],
-    "an error in the stream": [{"error": {"message": f"no {KEY}", "code": 400}}],
-    "base64": [{"error": {"message": base64.b64encode(f"Bearer {KEY}".encode()).decode(), "code": 400}}],
-    "far behind": [choice(text=5) | {"said": "x" * 270 + KEY}],
-}
-
-
-@pytest.mark.parametrize("events", ECHOES.values(), ids=ECHOES)
+@cases("models/redaction", "a key that the server said again was shown", globals())
 def test_a_key_that_the_server_said_again_was_shown(events: list[object], tmp_path: Path) -> None:
     """R11: on the terminal, in events, and in every kind of trace."""
 
@@ -86,17 +77,7 @@ def test_a_key_among_the_models_was_shown(models: object) -> None:
     assert KEY not in caught.value.report() and "[key]" in caught.value.report()
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "user:{key}@host/v1",
-        "http://user:{key}/x@host:port/v1",
-        "https://user:{key}@[host/v1",
-        "ftp://user:{key}@host/v1",
-        "http://host/v1?api_key={key}",
-        "http://host/v1#{key}",
-    ],
-)
+@cases("models/redaction", "an address that is none was quoted with its password")
 def test_an_address_that_is_none_was_quoted_with_its_password(url: str) -> None:
     """R11."""
     with pytest.raises(ModelError) as caught:

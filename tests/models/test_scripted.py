@@ -14,6 +14,7 @@ import lmql_lite as lq
 from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.scripted import Script
 from tests.servers.scored import ScriptedCompleter
+from tests.tables import cases
 
 UMBRELLA = '"Is it {weather}? Umbrella:[X]" where X in ["yes", "no"]'
 
@@ -94,18 +95,7 @@ def test_a_pickled_copy_is_the_same_model() -> None:
 
 
 @pytest.mark.parametrize("model", [lq.ScriptedModel, ScriptedCompleter])
-@pytest.mark.parametrize(
-    ("query", "prompt"),
-    [
-        ('"rain. Umbrella?[X]"', "rain. Umbrella? yes"),
-        ('"rain. Umbrella? [X]"', "rain. Umbrella? yes"),
-        ('"sun. Umbrella?[X]"', "sun. Umbrella? no"),
-        ('"sun. Umbrella?[X]\\n"', "sun. Umbrella? no\n"),
-        ('"Umbrella?[X]" where X in [" yes", " no"]', "Umbrella? no"),
-        ('"sun?[X]\\nrain?[Y]"', "sun? no\nrain? yes"),
-        ('"A line.\\nsun?\\n[X]"', "A line.\nsun?\n no"),
-    ],
-)
+@cases("models/scripted", "a function that ignores how far its answer has got says it once")
 def test_a_function_that_ignores_how_far_its_answer_has_got_says_it_once(query: str, prompt: str, model: Any) -> None:
     assert lq.run_sync(query, model=model(rainy), session=lq.Session()).prompt == prompt
 
