@@ -106,11 +106,6 @@ def test_what_is_left_out_of_further_draws_leaves_the_others_as_likely_as_they_w
         assert abs(seen[value] / runs - share) < 4 * math.sqrt(max(share * (1 - share), 0.01) / runs) + 0.02
 
 
-def test_an_exception_in_a_condition_is_the_users(session: lq.Session) -> None:
-    with pytest.raises(ZeroDivisionError):
-        lq.run_sync('"[X]" where X == "a" and 1 / (len(X) - 1) > 0', model=lq.ScriptedModel("a"), session=session)
-
-
 def test_nothing_is_shown_that_may_still_be_rejected_S33() -> None:
     source = '"pick [X]" where X in ["12", "13", "14"] and str.upper(X) == "13"'
     assert shown(source, model=lq.ScriptedModel("pick 12", certainty=9, seed=3)) == ["pick ", "13"]

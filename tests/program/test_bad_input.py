@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 import warnings
 from typing import Any
@@ -64,13 +63,6 @@ def test_blocks_inside_one_another_are_at_most_as_many_as_python_allows() -> Non
 # Names that are there without an import ----------------------------------------------------------------------------
 
 
-def test_re_needs_no_import(session: lq.Session) -> None:
-    source = 'wanted = re.compile("[ab]+")\n"say [X]\\n" where re.fullmatch(wanted, X)\nreturn re.sub("a", "b", X)'
-    query = lq.compile(source)
-    assert query.inputs == ()
-    assert query.run_sync(model=lq.ScriptedModel("say ab\n"), session=session).value == "bb"
-
-
 def test_an_input_called_re_is_the_input(session: lq.Session) -> None:
     query = lq.compile('"Re: {re}"')
     assert query.run_sync({"re": "your mail"}, session=session, model=lq.ScriptedModel("")).prompt == "Re: your mail"
@@ -83,32 +75,6 @@ def test_an_input_called_re_is_the_input(session: lq.Session) -> None:
         """
 
     assert answer("your letter") == "your letter"
-
-
-def test_what_is_called_re_and_is_not_pythons_does_not_guide(session: lq.Session) -> None:
-    query = lq.compile('"[X]" where re.search("a", X)')
-    with pytest.raises(lq.ConstraintError, match="Python's own re") as caught:
-        query.run_sync({"re": "mail"}, session=session, model=lq.ScriptedModel(""))
-    assert caught.value.hint
-
-
-class Colors(enum.Enum):
-    RED = "red"
-
-
-@pytest.mark.parametrize(
-    ("source", "hint"),
-    [
-        ('"css { color: red }[X]"', "{{ and }}"),
-        ('"[X]" where X in Colors', "[X: Colors]"),
-        ('"[X: list[int]]" where len(TOKENS(X)) < 50', "max_tokens"),
-    ],
-)
-def test_the_hint_names_what_was_meant(source: str, hint: str) -> None:
-    inputs = {"Colors": Colors} if "Colors" in source else {}
-    with pytest.raises(lq.LmqlLiteError) as caught:
-        lq.run_sync(source, inputs, model=lq.ScriptedModel("css"))
-    assert hint in str(caught.value.hint)
 
 
 def test_a_pattern_with_a_doubled_bracket_prints_no_warning() -> None:

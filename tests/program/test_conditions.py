@@ -129,30 +129,6 @@ def test_INT_and_FLOAT_that_certainly_hold_make_a_number(where: str, says: str, 
     assert type(result.value) is type(value)
 
 
-def test_a_number_of_an_earlier_hole_is_compared_with_one() -> None:
-    source = '"[A] [B]." where INT(A) and INT(B) and A != B and len(B) == 1\nreturn A + B'
-    result = lq.run_sync(source, model=lq.ScriptedModel("5 5."), session=lq.Session())
-    assert result["A"] == 5 and result["B"] != 5 and result.value == result["A"] + result["B"]
-
-
-def test_a_type_that_is_written_wins_over_INT() -> None:
-    result = lq.run_sync('"[X: str]." where INT(X)', model=lq.ScriptedModel("41."), session=lq.Session())
-    assert result["X"] == "41"
-
-
-def test_words_of_the_language_may_name_holes() -> None:
-    source = '"[DATE] [INT]." where REGEX(DATE, r"[0-9]{2}/[0-9]{2}") and INT(INT) and f(DATE) and len(CHARS(INT)) < 4'
-    given = {"f": lambda text: text == "12/24"}
-    result = lq.run_sync(source, given, model=lq.ScriptedModel("12/24 300."), session=lq.Session())
-    assert dict(result.variables) == {"DATE": "12/24", "INT": 300}
-
-
-@pytest.mark.parametrize("prompt", ['"[X: float]." where len(X) == 400', '"[X]." where FLOAT(X) and len(X) == 400'])
-def test_a_number_too_large_for_a_float_is_no_value(prompt: str) -> None:
-    with pytest.raises(lq.ConstraintError, match="too large for a float"):
-        lq.run_sync(prompt, model=lq.ScriptedModel("9" * 400 + "."), session=lq.Session())
-
-
 LETTERS = "aAbBsS ,iıK\u212a"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import pydantic
 import pytest
@@ -24,13 +24,6 @@ def test_a_text_that_pydantic_refuses_is_not_begun(annotation: Any, text: str) -
     model = lq.ScriptedModel(f'J: ["{text}"]\n')
     result = lq.run_sync('"J: [X: T]\\n"', {"T": list[annotation]}, model=model, max_backtracks=0)
     assert isinstance(result.variables["X"], list)
-
-
-def test_a_text_that_pydantic_strips_is_tried_again() -> None:
-    stripped = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=2)]
-    model = lq.ScriptedModel('J: ["  "]\n')
-    value = lq.run_sync('"J: [X: T]\\n"', {"T": list[stripped]}, model=model).variables["X"]
-    assert all(len(text) >= 2 and text == text.strip() for text in value)
 
 
 @cases("program/json_times", "a format of a schema allows the text")
