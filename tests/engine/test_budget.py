@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from lmql_lite.models.openai import gate
 from tests.models.api import run as waited
 from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
-from tests.servers.stub import Fault, serving
+from tests.servers.stub import Fault, Server, serving
 from tests.tables import cases
 
 LIST = "Things:\n- Sun\n- Hat\n- Map\n- Tent\n"
@@ -26,6 +28,13 @@ for mark in "-+*":
 """
 """Each mark but the first is none that the model would say: three requests."""
 ANY = '"Things:\\n-[X]" where len(X) < 30'
+
+
+@contextmanager
+def stub(config: Config, script: str, *faults: Fault) -> Iterator[tuple[Server, Any]]:
+    """A server, and its model."""
+    with serving(config, script, *faults) as server:
+        yield server, lq.model("openai/stub", base_url=server.base_url)
 
 
 def served(**able: Any) -> ScoredCompleter:
@@ -117,8 +126,7 @@ def test_a_limit_that_is_none_is_refused_before_anything_is_asked(options: dict[
 
 @pytest.mark.parametrize("limit", [60, 100, 200])
 def test_no_run_uses_more_tokens_than_it_may(limit: int) -> None:
-    with serving(VLLM, "word " * 1000) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "word " * 1000) as (server, model):
         with pytest.raises(lq.BudgetError):
             lq.run_sync('"Say:[A]"\n"[B]"\n"[C]"', model=model, session=lq.Session(), max_total_tokens=limit)
         assert server.prompt_tokens + server.completion_tokens <= limit
@@ -126,13 +134,11 @@ def test_no_run_uses_more_tokens_than_it_may(limit: int) -> None:
 
 def test_a_result_tells_its_cost_and_a_bound_where_the_server_was_left_before_it_said_law_6() -> None:
     prices = (1e6, 2e6)
-    with serving(VLLM, "Say: hi\n") as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "Say: hi\n") as (server, model):
         cost = lq.run_sync('"Say:[A]"', model=model, session=lq.Session(), prices=prices).usage.cost
         assert cost == Cost(server.prompt_tokens + 2 * server.completion_tokens, is_reported=True)
         assert lq.run_sync('"Say:[A]"', model=model, session=lq.Session()).usage.cost is None
-    with serving(SGLANG, "Say: hi " * 100, Fault(hang=True, after=9)) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(SGLANG, "Say: hi " * 100, Fault(hang=True, after=9)) as (server, model):
         query = '"Say:[A]" where STOPS_AT(A, "i")\nif A == "no":\n    "[B]"'
         cost = lq.run_sync(query, model=model, session=lq.Session(), prices=prices, max_tokens=50).usage.cost
         assert cost == Cost(len("Say") + 1 + 2 * (1 + tokens_for(50 * TOKEN_BYTES)), is_reported=False), (
@@ -143,8 +149,7 @@ def test_a_result_tells_its_cost_and_a_bound_where_the_server_was_left_before_it
 @pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=["vllm", "llama.cpp"])
 def test_nothing_is_unknown_of_an_answer_that_was_left_where_each_event_tells_the_usage_so_far(config: Config) -> None:
     """R14."""
-    with serving(config, "Say: hi " * 100, Fault(hang=True, after=9)) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(config, "Say: hi " * 100, Fault(hang=True, after=9)) as (server, model):
         query = '"Say:[A]" where STOPS_AT(A, "i")\nif A == "no":\n    "[B]"'
         usage = lq.run_sync(query, model=model, session=lq.Session(), prices=(1e6, 2e6)).usage
         server.wait(lambda: not server.open)
@@ -155,8 +160,7 @@ def test_nothing_is_unknown_of_an_answer_that_was_left_where_each_event_tells_th
 
 
 def test_prompt_tokens_that_the_server_had_have_a_price_of_their_own() -> None:
-    with serving(VLLM, "Say: hi\n") as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "Say: hi\n") as (_, model):
         usage = [lq.run_sync('"Say:[A]"', model=model, cache=False, prices=(1e6, 2e6, 0.5e6)).usage for _ in range(2)][
             1
         ]
@@ -168,8 +172,7 @@ def test_prompt_tokens_that_the_server_had_have_a_price_of_their_own() -> None:
 
 def test_a_weighing_of_options_is_a_request_too() -> None:
     query = '"Answer:[A]" distribution A in [" a", " b", " c"]'
-    with serving(VLLM, "Answer: b") as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "Answer: b") as (server, model):
         with pytest.raises(lq.BudgetError):
             lq.run_sync(query, model=model, session=lq.Session(), max_requests=0)
         assert server.requests == 0
@@ -179,8 +182,8 @@ def test_a_weighing_of_options_is_a_request_too() -> None:
 
 
 def test_a_server_is_asked_what_it_is_once_and_its_limit_holds_for_runs_at_once() -> None:
-    with serving(VLLM, LIST) as server:
-        model, query = lq.model("openai/stub", base_url=server.base_url), lq.compile(ANY)
+    with stub(VLLM, LIST) as (server, model):
+        query = lq.compile(ANY)
 
         async def both() -> list[lq.Result | BaseException]:
             import asyncio
@@ -217,8 +220,7 @@ def test_the_rows_of_a_map_spend_from_one_budget() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_the_rows_of_a_map_use_no_more_tokens_than_all_may(concurrency: int) -> None:
-    with serving(VLLM, "word " * 1000) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "word " * 1000) as (server, model):
         lq.compile('"{mark} say:[X]"').map_sync(
             ROWS, model=model, session=lq.Session(), on_error="keep", concurrency=concurrency,
             max_total_tokens=150, max_tokens=10,
@@ -228,8 +230,7 @@ def test_the_rows_of_a_map_use_no_more_tokens_than_all_may(concurrency: int) -> 
 
 def test_a_row_waits_for_what_others_have_reserved_and_then_runs() -> None:
     """Reserved is the most that an answer may have; what it did not use is there for the next row."""
-    with serving(VLLM, "hi") as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, "hi") as (_, model):
         found = lq.compile('"{mark} say:[X]"').map_sync(
             ROWS, model=model, session=lq.Session(), on_error="keep", max_total_tokens=600
         )
@@ -241,8 +242,7 @@ def test_a_row_waits_for_what_others_have_reserved_and_then_runs() -> None:
 )
 def test_no_probe_is_sent_beyond_max_requests(config: Config, most: int) -> None:
     """R7. The probe was sent before the limit was looked at: one request to plain text, three to a chat."""
-    with serving(config, LIST) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(config, LIST) as (server, model):
         with pytest.raises(lq.BudgetError, match=f"may make at most {most} request"):
             lq.run_sync(ANY, model=model, session=lq.Session(), max_requests=most)
         assert server.requests <= most
@@ -251,21 +251,19 @@ def test_no_probe_is_sent_beyond_max_requests(config: Config, most: int) -> None
 def test_requests_that_are_sent_again_count_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """R7. With four errors of a server in a row five requests were sent, where one was allowed."""
     monkeypatch.setattr(gate, "FIRST_PAUSE", 0.001)
-    with serving(VLLM, LIST, *[Fault(status=500)] * 4) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, LIST, *[Fault(status=500)] * 4) as (server, model):
         with pytest.raises(lq.BudgetError):
             lq.run_sync(ANY, model=model, session=lq.Session(), max_requests=2)
         assert server.requests == 2
-    with serving(VLLM, LIST, Fault(status=500)) as server:
-        model = lq.model("openai/stub", base_url=server.base_url)
+    with stub(VLLM, LIST, Fault(status=500)) as (server, model):
         usage = lq.run_sync(ANY, model=model, session=lq.Session(), max_requests=2).usage
         assert server.requests == usage.requests == 2
 
 
 @pytest.mark.parametrize("config", [OPENAI_TEXT, OPENAI_CHAT, VLLM], ids=["text", "chat", "vllm"])
 def test_a_plan_sends_nothing_that_costs(config: Config) -> None:
-    with serving(config, LIST) as server:
-        model, session = lq.model("openai/stub", base_url=server.base_url), lq.Session()
+    with stub(config, LIST) as (server, model):
+        session = lq.Session()
         plan = lq.compile(ANY).plan(model=model, session=session)
         assert server.requests == 0
         assert plan.is_met == (config is VLLM)
