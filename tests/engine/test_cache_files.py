@@ -24,18 +24,12 @@ where
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def run(source: str, **options: object) -> lq.Result:
     """In a process of its own, as far as the cache can tell."""
     return lq.run_sync(source, **{"session": lq.Session(), **options})  # type: ignore[arg-type]
 
 
-def test_a_second_process_makes_no_call(folder: Path) -> None:
+def test_a_second_process_makes_no_call(tmp_path: Path) -> None:
     first, second = run(JOKE), run(JOKE)
     assert first.usage.forward_passes and second.usage.forward_passes == 0
     assert second.prompt == first.prompt
@@ -43,7 +37,7 @@ def test_a_second_process_makes_no_call(folder: Path) -> None:
     assert second.usage.tokens_from_cache == first.usage.tokens_from_model
 
 
-def test_a_file_whose_tables_another_process_is_making_could_not_be_read(folder: Path) -> None:
+def test_a_file_whose_tables_another_process_is_making_could_not_be_read(tmp_path: Path) -> None:
     """It already has a page, and no table yet."""
     with closing(sqlite3.connect("joke.tokens")) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -52,7 +46,7 @@ def test_a_file_whose_tables_another_process_is_making_could_not_be_read(folder:
     assert run(JOKE).usage.forward_passes == 0
 
 
-def test_an_edited_later_text_is_all_that_is_asked_for(folder: Path) -> None:
+def test_an_edited_later_text_is_all_that_is_asked_for(tmp_path: Path) -> None:
     whole = run(JOKE).usage.forward_passes or 0
     edited = run(JOKE.replace("\\nA:", "\\nAnswer:"))
     assert 0 < (edited.usage.forward_passes or 0) < whole
@@ -60,15 +54,15 @@ def test_an_edited_later_text_is_all_that_is_asked_for(folder: Path) -> None:
     assert edited.prompt == run(JOKE.replace("\\nA:", "\\nAnswer:"), cache=False).prompt
 
 
-def test_read_only_writes_nothing(folder: Path) -> None:
+def test_read_only_writes_nothing(tmp_path: Path) -> None:
     run(JOKE)
-    before = (folder / "joke.tokens").read_bytes()
+    before = (tmp_path / "joke.tokens").read_bytes()
     other = JOKE.replace("good", "bad")
     assert run(other, cache_mode="ro").usage.forward_passes
-    assert (folder / "joke.tokens").read_bytes() == before
+    assert (tmp_path / "joke.tokens").read_bytes() == before
 
 
-def test_a_replay_says_what_it_does_not_know(folder: Path) -> None:
+def test_a_replay_says_what_it_does_not_know(tmp_path: Path) -> None:
     run(JOKE)
     assert run(JOKE, cache_mode="replay").usage.forward_passes == 0
     with pytest.raises(lq.CacheError, match=r'the recording has no answer of demo at token .* asked " b"'):
@@ -77,14 +71,14 @@ def test_a_replay_says_what_it_does_not_know(folder: Path) -> None:
         run('"[X]"', cache_mode="replay")
 
 
-def test_what_was_said_before_an_error_stays(folder: Path) -> None:
+def test_what_was_said_before_an_error_stays(tmp_path: Path) -> None:
     source = '"Say:[A]" where len(A) < 9\nraise ValueError(A)'
     with pytest.raises(ValueError):
         run(source, cache="x.tokens")
     assert run('"Say:[A]" where len(A) < 9', cache="x.tokens").usage.forward_passes == 0
 
 
-def test_sessions_at_once_share_a_file_and_lose_nothing(folder: Path) -> None:
+def test_sessions_at_once_share_a_file_and_lose_nothing(tmp_path: Path) -> None:
     texts = [f'"Say {number}:[A]" where len(A) < 12' for number in range(6)]
 
     async def crowd() -> list[lq.Result]:
@@ -114,15 +108,15 @@ asyncio.run(crowd())
 """
 
 
-def test_more_runs_at_once_than_there_are_threads_do_not_wait_for_each_other_forever(folder: Path, root: Path) -> None:
-    subprocess.run([sys.executable, "-c", MANY], cwd=folder, check=True, timeout=60, env={"PYTHONPATH": str(root)})
-    assert len(read_file(folder / "x.tokens").models) == 1
+def test_more_runs_at_once_than_there_are_threads_do_not_wait_forever(tmp_path: Path, root: Path) -> None:
+    subprocess.run([sys.executable, "-c", MANY], cwd=tmp_path, check=True, timeout=60, env={"PYTHONPATH": str(root)})
+    assert len(read_file(tmp_path / "x.tokens").models) == 1
     for number in range(40):
         assert run(f'"Say {number}:[A]" where len(A) < 3', cache="x.tokens").usage.forward_passes == 0
 
 
-def test_a_flipped_bit_costs_a_notice_and_no_result_law_4(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / "joke.tokens"
+def test_a_flipped_bit_costs_a_notice_and_no_result_law_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "joke.tokens"
     first = run(JOKE)
     damage(path)
     with pytest.raises(SystemExit):
@@ -138,7 +132,7 @@ def test_a_flipped_bit_costs_a_notice_and_no_result_law_4(folder: Path, capsys: 
 
 
 def test_a_session_that_was_there_before_the_damage_reads_what_others_write_after_it_and_they_what_it_does(
-    folder: Path,
+    tmp_path: Path,
 ) -> None:
     texts = [f'"Say {number}:[A]" where len(A) < 12' for number in range(5)]
     right = [run(text, cache=False).prompt for text in texts]
@@ -150,7 +144,7 @@ def test_a_session_that_was_there_before_the_damage_reads_what_others_write_afte
         return result.prompt
 
     prompt(0, early, is_known=False)
-    damage(folder / "x.tokens")
+    damage(tmp_path / "x.tokens")
     prompt(1, late, is_known=False)
     prompt(2, early, is_known=False)
     prompt(3, late, is_known=False)
@@ -163,8 +157,8 @@ def test_a_session_that_was_there_before_the_damage_reads_what_others_write_afte
 
 
 @pytest.mark.parametrize("mode", ["ro", "replay"])
-def test_reading_an_empty_file_leaves_it_as_it_is(folder: Path, mode: str) -> None:
-    path = folder / "joke.tokens"
+def test_reading_an_empty_file_leaves_it_as_it_is(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "joke.tokens"
     path.touch()
     if mode == "ro":
         assert run(JOKE, cache_mode=mode).usage.forward_passes
@@ -176,8 +170,8 @@ def test_reading_an_empty_file_leaves_it_as_it_is(folder: Path, mode: str) -> No
 
 
 @pytest.mark.parametrize("how", ["cleared", "removed", "made small"])
-def test_what_a_session_runs_again_after_its_file_lost_it_is_in_the_file_again(folder: Path, how: str) -> None:
-    path, session = folder / "joke.tokens", lq.Session()
+def test_what_a_session_runs_again_after_its_file_lost_it_is_in_the_file_again(tmp_path: Path, how: str) -> None:
+    path, session = tmp_path / "joke.tokens", lq.Session()
     first = run(JOKE, session=session)
     if how == "cleared":
         cleared(path)
@@ -191,11 +185,11 @@ def test_what_a_session_runs_again_after_its_file_lost_it_is_in_the_file_again(f
     assert other.prompt == first.prompt and other.usage.forward_passes == 0
 
 
-def test_what_a_session_no_longer_runs_does_not_come_back_into_a_cleared_file(folder: Path) -> None:
+def test_what_a_session_no_longer_runs_does_not_come_back_into_a_cleared_file(tmp_path: Path) -> None:
     session = lq.Session()
     run('"Say one:[A]" where len(A) < 12', cache="x.tokens", session=session)
     run('"Say two:[A]" where len(A) < 12', cache="x.tokens", session=session)
-    cleared(folder / "x.tokens")
+    cleared(tmp_path / "x.tokens")
     run('"Say two:[A]" where len(A) < 12', cache="x.tokens", session=session)
     run('"Say three:[A]" where len(A) < 12', cache="x.tokens", session=session)
     for number, is_known in (("two", True), ("three", True), ("one", False)):

@@ -18,11 +18,6 @@ from tests.tables import cases
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{2+2}?"}]
 
 
-@pytest.fixture
-def session() -> lq.Session:
-    return lq.Session()
-
-
 def test_a_list_of_messages_is_turns_of_the_chat(session: lq.Session) -> None:
     tagged, listed = Chatty(says("4.", "6.")), Chatty(says("4.", "6."))
     rest = '{:assistant}[A]{:user}3+3?[B]" where STOPS_AT(A, ".") and STOPS_AT(B, ".")'

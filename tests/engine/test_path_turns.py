@@ -72,11 +72,6 @@ where STOPS_AT(A, ".") and STOPS_AT(B, ".")
 """
 
 
-@pytest.fixture
-def session() -> lq.Session:
-    return lq.Session()
-
-
 def test_the_end_of_a_turn_ends_a_hole(session: lq.Session) -> None:
     script = "<begin>user\nHi<end><begin>assistant\nHello, you."
 
