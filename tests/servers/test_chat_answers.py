@@ -113,6 +113,9 @@ def test_the_allowed_answers_are_told_in_one_sentence_which_an_option_leaves_out
         assert server.bodies[-1]["messages"][-1]["content"] == f"Capital of France?\n\n{sentence}"
         lq.run_sync(source, model=model(server), session=lq.Session(), tell_answers=False)
         assert server.bodies[-1]["messages"][0]["content"] == "Capital of France?"
+    with serving(OPENAI_CHAT, persona(answer)) as server:
+        lq.run_sync(source, model=model(server), session=lq.Session())
+        assert server.bodies[-1]["messages"][-1]["content"] == "Capital of France?", "a schema says it all"
 
 
 def test_a_schema_that_the_server_does_not_hold_to_is_followed_by_the_sentence() -> None:
