@@ -240,6 +240,16 @@ def test_one_warning_says_why_requests_of_a_kind_cannot_be_kept(tmp_path: Path, 
         value.close()
 
 
+def test_the_warning_comes_before_the_model_is_asked(tmp_path: Path) -> None:
+    model = Counting()
+    with (
+        lq.ResponseCache.open(tmp_path, model="m") as cache,
+        pytest.raises(RuntimeWarning, match="type object"),  # as the tests turn warnings into errors
+    ):
+        cache.execute(model, "generate_until", [lq.Request("generate_until", ("q", GREEDY, object()))])
+    assert model.calls == 0
+
+
 # -- requests as lmms-eval makes them
 
 
