@@ -122,6 +122,7 @@ APART: dict[str, list[Callable[[], Any]]] = {
         lambda: closed(closed(1)), lambda: closed(closed(2)), lambda: made("def f(d): return 1\nf.mode = 'a'"),
         lambda: made("def f(d): return N", N=1), lambda: made("def f(d): return N", N=2),
         lambda: made("def f(d): return N"), lambda: made("def g(d): return 1\ndef f(d): return g(d)"),
+        lambda: made("def f(d): return N / d", N=Path("a")), lambda: made("def f(d): return N / d", N=Path("b")),
         lambda: made("def g(d): return 2\ndef f(d): return g(d)"),
         lambda: made("class A:\n n = 1\ndef f(d): return A.n"), lambda: made("class A:\n n = 2\ndef f(d): return A.n"),
         lambda: made("import re\nP = re.compile('a')\ndef f(d): return P.sub('', d)"),
