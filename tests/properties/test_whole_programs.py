@@ -1,28 +1,28 @@
 """Laws 1 and 3 for whole programs: random ones, run in every state of a cache, judged by an oracle.
 
 A finished hole meets its `where` as plain Python evaluates it. A refused condition cannot be met. No error is Python's
-own, and no cache changes anything. 2,000 programs; LMQL_LITE_PROGRAMS=100000 runs a campaign, LMQL_LITE_FIRST_PROGRAM=n
-begins with another one.
+own, and no cache changes anything. `python -m tests.properties.test_whole_programs FIRST COUNT` is a campaign.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
+import sys
+import time
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
 
 import lmql_lite as lq
 from tests.properties.random_programs import Program, random_program
-from tests.properties.watching import Watch, query_of
+from tests.properties.watching import Watch, query_of, watched
 from tests.properties.whole_programs import Filling, Query
 
-PROGRAMS = int(os.environ.get("LMQL_LITE_PROGRAMS", "2000"))
-FIRST = int(os.environ.get("LMQL_LITE_FIRST_PROGRAM", "0"))
+PROGRAMS = 2000
 SHARE = 250
 """Number of programs of one test."""
 
@@ -172,19 +172,24 @@ class Campaign:
         return None
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + PROGRAMS, SHARE))
-def test_random_programs_hold_their_where_in_every_state_of_the_cache(
-    first: int, every_where_holds: Watch, tmp_path: Path
-) -> None:
-    campaign = Campaign(every_where_holds, tmp_path)
-    faults = []
-    for seed in range(first, first + SHARE):
+def faults(campaign: Campaign, seeds: range) -> list[str]:
+    found = []
+    for seed in seeds:
         states = tuple(random.Random(seed).sample(STATES, 1))
         program = random_program(seed)
         fault = asyncio.run(campaign.fault(program, states))
         if fault is not None:
-            faults.append(f"program {seed}, {states}: {fault.kind}: {fault.sentence}\n{program}")
-    assert not faults, "\n\n".join(faults)
+            found.append(f"program {seed}, {states}: {fault.kind}: {fault.sentence}\n{program}")
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, SHARE))
+def test_random_programs_hold_their_where_in_every_state_of_the_cache(
+    first: int, every_where_holds: Watch, tmp_path: Path
+) -> None:
+    campaign = Campaign(every_where_holds, tmp_path)
+    found = faults(campaign, range(first, first + SHARE))
+    assert not found, "\n\n".join(found)
     assert campaign.counts["finished"] > SHARE / 2, campaign.counts
 
 
@@ -238,3 +243,22 @@ def test_tokens_are_those_that_were_chosen_for_the_hole(seed: int, every_where_h
             except lq.ConstraintError:
                 continue
     assert done > 24 and every_where_holds.fillings >= done
+
+
+def _campaign(first: int, count: int) -> int:
+    """Tries so many programs. Returns the number of faults."""
+    began, found = time.monotonic(), 0
+    for seed in range(first, first + count, SHARE):
+        seeds = range(seed, min(seed + SHARE, first + count))
+        with watched() as watch, TemporaryDirectory() as folder:
+            campaign = Campaign(watch, Path(folder))
+            several = faults(campaign, seeds)
+        found += len(several)
+        sys.stderr.write("".join(f"{each}\n\n" for each in several))
+        counts, spent = dict(campaign.counts), time.monotonic() - began
+        sys.stderr.write(f"{counts}, {found} faults, {spent:.0f} s; go on with program {seeds.stop}\n")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(_campaign(int(sys.argv[1]), int(sys.argv[2])) > 0)

@@ -451,7 +451,15 @@ def test_a_method_counts_with_the_attributes_of_its_object_that_its_code_names(b
     assert keys[0] == keys[2] != keys[1] and not keys[0].startswith("no key")
 
 
-@pytest.mark.parametrize("value", [print, np.array([1, 2]), [types.SimpleNamespace()], {"deep": (object(),)}], ids=str)
+ODD_OPTIONS = {
+    "function": print,
+    "array": np.array([1, 2]),
+    "list": [types.SimpleNamespace()],
+    "dict": {"deep": (object(),)},
+}
+
+
+@pytest.mark.parametrize("value", ODD_OPTIONS.values(), ids=ODD_OPTIONS)
 def test_a_function_or_an_object_among_the_options_is_refused_by_the_name_of_the_option(value: Any) -> None:
     inner = "deep" if isinstance(value, dict) else "extra"
     found = key_of(GREEDY | {"extra": value})
