@@ -24,13 +24,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lmql_lite.errors import CacheError
-from lmql_lite.store.files import replace_file, sync_folder, try_lock
+from lmql_lite.store.files import replace_file, sync_folder, try_lock, unlock
 
 Item = TypeVar("Item")
 SCHEMA = 1
 SUFFIX = ".jsonl"
 RESPONSE, ATTEMPT = "response", "attempt"
 BLOCK = 1 << 20
+MAX_FIRST = 1 << 16
+"""Maximum number of bytes of a log's first line that distinguish it from other logs."""
 
 _AS_IT_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _ESCAPED = json.JSONEncoder(separators=(",", ":")).encode
@@ -61,8 +63,8 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 
 def opening(fingerprint: str, model_hash: str) -> bytes:
     """First line of a log, whose bytes distinguish it from other logs of the same name."""
-    return line_of({"kind": "cache", "schema": SCHEMA, "model_hash": model_hash, "model_fingerprint": fingerprint,
-                    "log_id": os.urandom(8).hex(), "created_at": time.time()})  # fmt: skip
+    return line_of({"kind": "cache", "schema": SCHEMA, "log_id": os.urandom(8).hex(), "created_at": time.time(),
+                    "model_hash": model_hash, "model_fingerprint": fingerprint})  # fmt: skip
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -119,13 +121,14 @@ def _checked(data: bytes, path: Path) -> dict[str, Any] | None:
 
 
 def identity(path: Path) -> str:
-    """Digest of a log's first line, "" without one. It differs between logs of the same name."""
+    """Digest of a log's first line, at most of its first `MAX_FIRST` bytes; "" without one. It differs between logs of
+    the same name."""
     try:
         with open(path, "rb") as file:
-            first = file.readline(1 << 16)
+            first = file.readline(MAX_FIRST)
     except FileNotFoundError:
         return ""
-    return f"{zlib.crc32(first):08x}{len(first)}" if first.endswith(b"\n") else ""
+    return f"{zlib.crc32(first):08x}{len(first)}" if first.endswith(b"\n") or len(first) == MAX_FIRST else ""
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ class LogWriter:
     """
 
     def __init__(self, path: Path, first_line: bytes) -> None:
-        self.path = path
+        self.path, self._pid = path, os.getpid()
         refuse_foreign(path)
         self._file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600), "r+")
         try:
@@ -208,7 +211,10 @@ class LogWriter:
             sync_folder(self.path.parent)
 
     def close(self) -> None:
-        """Closes the file, which releases the lock. After a fork, the parent keeps the lock."""
+        """Releases the lock, also if forked processes have the file too, and closes the file. In a forked process, the
+        parent keeps the lock."""
+        if self._pid == os.getpid() and not self._file.closed:
+            unlock(self._file)
         self._file.close()
 
 
