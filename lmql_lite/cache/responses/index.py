@@ -63,11 +63,19 @@ Row = tuple[Any, ...]
 
 
 def row_of(record: Mapping[str, Any]) -> Row:
-    """The row of an answer's record, which must have all fields."""
-    key, response, idx = record["cache_key"], record["response"], record["idx"]
-    return (key, record["request_type"], record["task_name"], compact(record["doc_id"]),
-            idx if type(idx) is int else 0, record["gen_kwargs"], response, float(record["created_at"]),
-            checksum(key, response), record["model_hash"], bool(record.get("replaces")))  # fmt: skip
+    """The row of an answer's record, which must have all fields. Raises ValueError for a time that is no number."""
+    key, response, idx, time = record["cache_key"], record["response"], record["idx"], record["created_at"]
+    if type(time) not in (int, float) or time - time != 0:
+        raise ValueError("the time of an answer is not a number")
+    return (key, _column(record["request_type"]), _column(record["task_name"]), compact(record["doc_id"]),
+            idx if type(idx) is int and idx.bit_length() < 64 else 0, _column(record["gen_kwargs"]), response,
+            float(time), checksum(key, response), record["model_hash"], bool(record.get("replaces")))  # fmt: skip
+
+
+def _column(value: Any) -> str:
+    """Text that SQLite can keep. Half of a character is escaped."""
+    text = value if isinstance(value, str) else compact(value)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_servable(record: Mapping[str, Any]) -> bool:
@@ -77,7 +85,7 @@ def is_servable(record: Mapping[str, Any]) -> bool:
     try:
         row_of(record)
         problem = rejection(record["request_type"], decoded(record["response"]), minus_infinity=True)
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return False
     return bool(record["cache_key"]) and problem is None
 
@@ -133,6 +141,7 @@ class Index:
         self._log, self._root, self._is_writer, self._warn = log, root, is_writer, warn
         self._fingerprint, self._model_hash = about
         self._lock = threading.Lock()
+        self._is_closed = False
         self._marks: dict[str, str] = {}
         """Identity of each log, and the offset up to which it was read."""
         self._seen: dict[Path, tuple[int, int]] = {}
@@ -168,18 +177,22 @@ class Index:
 
     def close(self) -> None:
         with self._lock, suppress(sqlite3.Error):
+            self._is_closed = True
             self._database.close()
 
     # -- the file
 
     def _using(self, work: Callable[[], Done]) -> Done:
-        """Result of work with the index, which is made anew first if it is lost."""
+        """Result of work with the index, which is made anew first if it is lost, and then in memory."""
         with self._lock:
-            try:
-                return work()
-            except _LOST as error:
-                self._lose(error)
-                self._open(self._path)
+            if self._is_closed:
+                raise CacheError(f"the cache of {self._log} was closed meanwhile", hint="close it after its last use")
+            for place in (self._path, None):
+                try:
+                    return work()
+                except _LOST as error:
+                    self._lose(error)
+                    self._open(place)
             return work()
 
     def _open(self, path: Path | None) -> None:

@@ -64,7 +64,8 @@ def summary(path: Path) -> LogSummary:
             if key in keys:
                 found.superseded += 1
             elif record["kind"] == RESPONSE:
-                found.tasks[record["task_name"]] = found.tasks.get(record["task_name"], 0) + 1
+                task = str(record["task_name"])
+                found.tasks[task] = found.tasks.get(task, 0) + 1
             keys.add(key)
             found.oldest = min(found.oldest or record["created_at"], record["created_at"])
             found.newest = max(found.newest, record["created_at"])
