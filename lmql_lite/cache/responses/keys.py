@@ -60,7 +60,7 @@ _SERVER = re.compile(
     re.I,
 )
 _ADDRESS = re.compile(r'"(?:base_url|api_base|azure_endpoint)":')
-_PAIR = re.compile(r"([\w-]+)=[^,|&\"\s]*")
+_PAIR = re.compile(r"(?<![\w-])([\w-]+)=[^,|&\"\s]*")
 
 
 def canonical_options(options: Mapping[str, Any]) -> str:
@@ -83,7 +83,9 @@ def _loggable(value: Any, name: str) -> Any:
     if type(value) is list or type(value) is tuple:
         return [_loggable(each, name) for each in value]
     if isinstance(value, Set):
-        return {each for each in value if _loggable(each, name) is not None}
+        for each in value:
+            _loggable(each, name)
+        return value
     if isinstance(value, dict):
         return {each: _loggable_item(each, content) for each, content in value.items()}
     if value is None or isinstance(scalar(value), str | int | float | bytes):

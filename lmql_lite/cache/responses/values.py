@@ -27,6 +27,8 @@ def encoded(value: Any) -> str:
             text.encode()
         except UnicodeEncodeError:  # half of a character, which UTF-8 cannot encode
             text = json.dumps(_plain(value, True), separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise UnknownType("the answer has an integer of more digits than Python reads") from None
     except RecursionError:
         raise UnknownType("the answer is nested too deeply to be kept") from None
     return text
