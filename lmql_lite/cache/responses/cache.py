@@ -111,7 +111,7 @@ class CacheCall:
     """Keys that this call asks for, so that others wait for it."""
     elsewhere: list[Asked] = field(default_factory=list)
     """Questions that other calls ask, whose ends are `others`."""
-    others: list[Future[None]] = field(default_factory=list)
+    others: list[Future[Any]] = field(default_factory=list)
     answered: int = 0
     writes: set[Future[None]] = field(default_factory=set)
 
@@ -166,9 +166,11 @@ class ResponseCache:
         self._keys = KeyMaker(fingerprint, task_fingerprints, keys, self.policy.default_temperature)
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while a group is written, and while the files are taken away from the cache."""
         self._asked: dict[str, int] = {}
         """Keys that are being asked for, with the thread of the call."""
-        self._ends: dict[str, Future[None]] = {}
+        self._ends: dict[str, Future[Any]] = {}
         """Ends of the asking, for keys that other calls wait for."""
         self._counts = dict.fromkeys(
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
@@ -298,8 +300,9 @@ class ResponseCache:
                 self._leave(call)
         if call.elsewhere:
             wait(call.others)
-            more = self.execute(model, request_type, [each.request for each in call.elsewhere])
-            for question, answer in zip(call.elsewhere, more, strict=True):
+            again = self._shared(call)
+            more = self.execute(model, request_type, [each.request for each in again], batch_size=batch_size)
+            for question, answer in zip(again, more, strict=True):
                 call.note(question, answer)
         self._warn(self._failure(call))
         return call.results
@@ -324,8 +327,9 @@ class ResponseCache:
                 self._leave(call)
         if call.elsewhere:
             await _all_ended(call.others)
-            more = await self.aexecute(model, request_type, [each.request for each in call.elsewhere])
-            for question, answer in zip(call.elsewhere, more, strict=True):
+            again = self._shared(call)
+            more = await self.aexecute(model, request_type, [each.request for each in again], batch_size=batch_size)
+            for question, answer in zip(again, more, strict=True):
                 call.note(question, answer)
         self._warn(self._failure(call))
         return call.results
@@ -401,14 +405,28 @@ class ResponseCache:
         return False
 
     def _leave(self, call: CacheCall, keys: Iterable[str] | None = None) -> None:
-        """Lets the calls that wait for keys go on; for all keys of a call, if none are given."""
+        """Lets the calls that wait for keys go on, with the answers; for all keys of a call, if none are given."""
+        answers = {each.keyed.key: call.results[each.places[0]] for each in call.questions[: call.answered]}
         for key in call.leads.intersection(call.leads if keys is None else keys):
             call.leads.remove(key)
             with self._lock:
                 del self._asked[key]
                 end = self._ends.pop(key, None)
             if end is not None:
-                end.set_result(None)
+                end.set_result(answers.get(key))
+
+    def _shared(self, call: CacheCall) -> list[Asked]:
+        """Questions of a call to be asked again. A cache that serves no new answers takes those of the other calls."""
+        if self._log is not None and self.policy.mode != "refresh":
+            return call.elsewhere
+        again = []
+        for question, other in zip(call.elsewhere, call.others, strict=True):
+            if (answer := other.result()) is None:
+                again.append(question)
+            else:
+                call.note(question, answer)
+                self._count({"shared": len(question.places)})
+        return again
 
     def _found(self, keys: list[str]) -> dict[str, CacheHit]:
         """Cached answers by key, without those that are too old, or of a kind that only a newer version knows."""
@@ -506,10 +524,11 @@ class ResponseCache:
 
     def _commit(self, group: list[Write]) -> None:
         """Writes a group of answers: first their lines, then their rows."""
-        if self._log is None or self._index is None:
-            raise OSError(f"{self._path} is not open for writing")
-        self._log.append([line for line, _ in group])
-        self._index.add([row for _, row in group if row is not None], self._log)
+        with self._writing:
+            if self._log is None or self._index is None:
+                raise OSError(f"{self._path} is not open for writing")
+            self._log.append([line for line, _ in group])
+            self._index.add([row for _, row in group if row is not None], self._log)
 
     def _failure(self, call: CacheCall) -> BaseException | None:
         """Error of a write of a call that has ended; None if there was none."""
@@ -567,7 +586,8 @@ class ResponseCache:
         if self._pid != os.getpid():
             return
         self._commits.close()
-        index, log, self._index, self._log = self._index, self._log, None, None
+        with self._writing:
+            index, log, self._index, self._log = self._index, self._log, None, None
         if index is not None:
             with suppress(CacheError, sqlite3.Error):
                 self._entries = index.count()

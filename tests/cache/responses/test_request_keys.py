@@ -400,6 +400,10 @@ def test_a_tasks_fingerprint_ignores_addresses_and_order() -> None:
     assert one != fingerprint_task({"n": 2}) and len(one) == 16
 
 
+def test_none_in_a_set_is_part_of_the_key() -> None:
+    assert canonical_options({"skip": {None, 1}}) != canonical_options({"skip": {1}})
+
+
 def test_options_of_two_names_are_not_folded_into_one() -> None:
     assert canonical_options({"max_tokens": 1, "max_new_tokens": 2}) == '{"max_new_tokens":2,"max_tokens":1}'
     with pytest.raises(Unkeyable):

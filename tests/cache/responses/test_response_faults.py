@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import random
@@ -10,9 +11,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -353,6 +357,29 @@ cache.close()
     assert all_right(tmp_path, 20) == 0
 
 
+def test_an_index_that_cannot_grow_costs_no_answer(tmp_path: Path) -> None:
+    """The write-ahead log of the index reaches the limit before the log does."""
+    code = f"""
+import resource, signal, warnings
+from pathlib import Path
+from lmql_lite.cache.responses.cache import CachePolicy
+from tests.cache.responses.models import Counting, generations
+from tests.cache.responses.test_response_cache import pair
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+warnings.simplefilter("ignore")
+model = Counting(lambda request: request.args[0] * 300)
+with pair(Path({str(tmp_path)!r}), policy=CachePolicy(on_error="raise")) as cache:
+    for again in range(2):
+        for number in range(20):
+            cache.execute(model, "generate_until", generations(1, number))
+assert (len(model.asked), len(cache.notices)) == (20, 1), (model.calls, cache.notices)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": PATHS}, check=False, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(log: LogWriter, lines: list[bytes]) -> None:
         raise OSError(28, "No space left on device")
@@ -478,6 +505,109 @@ def test_forked_workers_write_logs_of_their_own(tmp_path: Path) -> None:
         assert len(cache.execute(model, "generate_until", generations(10) + everything)) == 50
         assert model.calls == 0
     assert sum(summary(log).damaged for log in tmp_path.rglob("*.jsonl")) == 0
+
+
+def test_a_forked_process_does_not_keep_the_lock_of_a_closed_cache(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    end = context.Event()
+    with opened(tmp_path):
+        worker = context.Process(target=end.wait, args=(60,))
+        worker.start()
+    try:
+        opened(tmp_path).close()
+    finally:
+        end.set()
+        worker.join()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("generate_until", ("question 0", {}), idx=2**64),
+        Request("generate_until", ("question 0", {}), idx=-(2**63) - 1),
+        Request("generate_until", ("question 0", {}), metadata={"task": "half \ud800"}),
+    ],
+)
+def test_places_that_sqlite_lacks_are_kept(tmp_path: Path, request_: Request) -> None:
+    model = Counting()
+    for _ in range(2):
+        with pair(tmp_path) as cache:
+            assert cache.execute(model, "generate_until", [request_]) == ["answer to question 0"]
+        lose_index(tmp_path)
+    assert model.calls == 1
+
+
+def test_an_integer_that_python_does_not_write_is_an_answer_that_is_not_kept(tmp_path: Path) -> None:
+    with pair(tmp_path) as cache, pytest.warns(RuntimeWarning, match="integer of more digits than Python reads"):
+        answers = cache.execute(Counting(lambda _: 10**5000), "generate_until", generations(1))
+    assert answers[0] == 10**5000
+
+
+@pytest.mark.parametrize("cause", ["long arguments", "a damaged line end", "a log that was cut"])
+def test_a_long_first_line_costs_no_answer(tmp_path: Path, cause: str) -> None:
+    arguments = {"system": "x y " * 20_000} if cause == "long arguments" else None
+    model = Counting(lambda request: request.args[0] * 10_000)
+    with ResponseCache.open(tmp_path, model="demo", model_args=arguments) as cache:
+        cache.execute(model, "generate_until", generations(1))
+        [log] = tmp_path.rglob("*.jsonl")
+        if cause == "a log that was cut":
+            os.truncate(log, 0)
+        cache.execute(model, "generate_until", generations(1, 1))
+    if cause == "a damaged line end":
+        log.write_bytes(log.read_bytes().replace(b"\n", b"\v", 1))
+    lose_index(tmp_path)
+    model.calls = 0
+    with ResponseCache.open(tmp_path, model="demo", model_args=arguments) as cache:
+        cache.execute(model, "generate_until", generations(1, 1))
+    assert model.calls == 0
+
+
+def test_a_model_is_named_at_once_by_arguments_of_one_long_word() -> None:
+    """In another process, since a search whose time grows with the square of a text holds this one up."""
+    program = "from lmql_lite.cache.responses.keys import without_user; without_user('x' * 300_000)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=os.environ | {"PYTHONPATH": PATHS})
+
+
+def test_a_cache_that_is_closed_while_it_writes_still_returns_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = pair(tmp_path)
+    closing = threading.Thread(target=cache.close)
+    write = LogWriter.append
+
+    def ending(*_: object) -> None:
+        raise RuntimeError("the interpreter starts no threads any more")
+
+    def append(log: LogWriter, lines: list[bytes]) -> None:
+        closing.start()
+        closing.join(0.2)
+        write(log, lines)
+
+    monkeypatch.setattr(LogWriter, "append", append)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ending)
+    assert cache.execute(Counting(), "generate_until", generations(1)) == ["answer to question 0"]
+    closing.join()
+    monkeypatch.undo()
+    assert all_right(tmp_path, 1) == 0
+
+
+@pytest.mark.parametrize("mode", ["ro", "refresh", "off"])
+def test_equal_requests_in_flight_are_one_where_no_answer_is_kept(tmp_path: Path, mode: Any) -> None:
+    calls = 0
+
+    class Model:
+        async def generate_until(self, requests: list[Request]) -> list[str]:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(0)
+            return ["answer"] * len(requests)
+
+    async def ask() -> list[list[str]]:
+        with pair(tmp_path, policy=CachePolicy(mode=mode)) as cache:
+            return await asyncio.gather(*(cache.aexecute(Model(), "generate_until", generations(1)) for _ in range(8)))
+
+    assert asyncio.run(ask()) == [["answer"]] * 8
+    assert calls == 1
 
 
 def test_an_answer_that_is_being_written_is_no_damage(tmp_path: Path) -> None:

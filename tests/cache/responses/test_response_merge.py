@@ -12,7 +12,7 @@ import pytest
 
 from lmql_lite.cache.responses.cache import ResponseCache
 from lmql_lite.cache.responses.keys import fingerprint_model, model_hash, seed_content_hash, seed_key
-from lmql_lite.cache.responses.logs import exported
+from lmql_lite.cache.responses.logs import exported, summary
 from lmql_lite.cache.responses.merge import MergeReport, take_over
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import line_of
@@ -145,6 +145,29 @@ def seed_requests() -> tuple[Any, Any]:
 
     likelihood = lq.Request("loglikelihood", ("q", " a"), 2, {"task": "arc", "doc_id": 1})
     return generation(1, prompt="whatever it was"), likelihood
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "bad"),
+    [
+        ("created_at", float("nan"), 1),
+        ("created_at", "5", 1),
+        pytest.param("created_at", 10**400, 1, id="created_at of 400 digits"),
+        ("idx", 2**64, 0),
+        ("gen_kwargs", {"n": 1}, 0),
+        ("task_name", ["a"], 0),
+        pytest.param("request_type", "half \ud800", 0, id="request_type with half of a character"),
+    ],
+)
+def test_a_field_of_another_kind_costs_at_most_its_own_line(tmp_path: Path, field: str, value: Any, bad: int) -> None:
+    record = {"request_type": "generate_until", "task_name": "t", "doc_id": 1, "response": '"hi"', "created_at": 1.0}
+    lines = [record | {"cache_key": "a" * 64, field: value}, record | {"cache_key": "b" * 64}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = take_over([tmp_path / "in.jsonl"], tmp_path / "cache", fingerprint_model("m"))
+    assert (report.inserted, report.bad) == (2 - bad, bad)
+    with ResponseCache.open(tmp_path / "cache", model="m", keys="seed") as cache:
+        assert cache.get_stats()["total_cached_entries"] == 2 - bad
+    assert summary(next(tmp_path.rglob("imported.jsonl"))).answers == 2 - bad
 
 
 def test_a_log_of_lmms_eval_is_taken_over(tmp_path: Path) -> None:
