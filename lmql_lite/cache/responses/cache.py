@@ -75,11 +75,11 @@ class CachePolicy:
     def seconds(self) -> float | None:
         """`expiry` in seconds."""
         given = self.expiry
-        if not isinstance(given, str):
+        if given is None or isinstance(given, int | float):
             return given
         try:
             return float(given[:-1]) * _UNITS[given[-1:]]
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):  # TypeError: a timedelta, for one
             raise InputError(f"expiry={given!r} is not a time", hint='write seconds, or "7D", "12h", "30m"') from None
 
 

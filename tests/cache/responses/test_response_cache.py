@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_a_model_without_the_method_and_wrong_options_are_refused_in_a_sentence(
             cache.execute(
                 type("M", (), {"generate_until": lambda _, requests: "abc"})(), "generate_until", generations(3)
             )
-    for wrong in ({"mode": "read"}, {"on_error": "stop"}, {"expiry": "soon"}):
+    for wrong in ({"mode": "read"}, {"on_error": "stop"}, {"expiry": "soon"}, {"expiry": timedelta(days=1)}):
         with pytest.raises(InputError):
             lq.CachePolicy(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="keys='mine'"):
