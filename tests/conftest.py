@@ -45,7 +45,7 @@ def files_of_queries_go_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.fixture(autouse=True)
 def nobody_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written reaches other processes at once; only a power cut would tell that it is not on the disk yet."""
+    """Replaces `fsync`: written bytes reach other processes at once, and only a power cut would show the difference."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 

@@ -44,7 +44,7 @@ class Terminal(ExitStack):
     url = ""
 
     def step(self, kind: str, head: str, below: str) -> str:
-        """What a command prints, in the form of the files."""
+        """Output of a command, in the form of the files."""
         if kind == "$":
             return self._shown(re.sub(r"\bURL\b", self.url, head))
         if kind == "&":

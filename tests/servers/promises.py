@@ -1,4 +1,4 @@
-"""What is promised of every server (S6, S7): classes of tests with the same queries, which each server inherits.
+"""Promises of every server (S6, S7): classes of tests with the same queries, which each server inherits.
 
 Their file has the fixtures `base_url`, `known`, the server's model, and `counts` of servers that count.
 """
@@ -269,12 +269,12 @@ class Promises:
 
 MOON = "Q: When did the first moon landing take place?\nA:"
 SPECIAL = "Ada said <|eos|> and <|bos|>, then:"
-"""What a user may have written, in the demo model's spellings of special tokens."""
+"""Texts of a user, in the demo model's spellings of special tokens."""
 CROWD = 150
 
 
 class Figures(NamedTuple):
-    """What a server has counted by itself since it began."""
+    """Counts that a server has made by itself since it began."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -50,7 +50,7 @@ def reuse(name: str, policy: str) -> BlockReuse:
 
 
 def near(one: Any, other: Any, most: float = 1e-4) -> bool:
-    """Whether two tensors, or keys and values of all layers, differ by little."""
+    """True if two tensors, or keys and values of all layers, differ by little."""
     if isinstance(one, torch.Tensor):
         return bool((one - other).abs().max() <= most)
     return all(near(a, b, most) for pair, twin in zip(one, other, strict=True) for a, b in zip(pair, twin, strict=True))

@@ -24,7 +24,7 @@ def learn(tree: TokenTree, token: int, *path: int) -> None:
 
 
 def known(tree: TokenTree, *path: int) -> tuple[int | None, int | None, int | None]:
-    """What `learn` taught after a path: a token of each kind."""
+    """A token of each kind that `learn` taught after a path."""
     node = at(tree, *path)
     greedy, drawn = tree.answer(node, QUESTION), tree.answer(node, (QUESTION, 2**64 - 1, 2**32 - 1))
     return said(tree, *path), greedy and greedy.token, drawn and drawn.token
