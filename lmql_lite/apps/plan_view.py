@@ -47,7 +47,6 @@ def _hole_lines(plan: Plan, hole: PlannedHole) -> Iterator[str]:
         yield f"    {'where' if not number else '':<6} {_line(clause)}{LATER if clause in later else ''}"
     yield from (f"    judged {_line(clause)}  (by Python, when the value is complete)" for clause in hole.judged)
     yield from (f"    later  {_line(clause)}{LATER}" for clause in sorted(later.difference(hole.conditions)))
-    yield f"    ends   {', or '.join(hole.ends)}"
     together = [f"[{other.name}]" for other in plan.holes if other.segment == hole.segment and other is not hole]
     others = f", in one segment with {', '.join(together)}" if together else ""
     yield f"    asked  {HOW[hole.way]}{others}"

@@ -66,7 +66,7 @@ def test(
             with redirect_stdout(sys.stderr):
                 done.append((file, *asyncio.run(_results(file, chosen, record))))
             if not as_json:
-                put(printable("\n".join(_lines(*done[-1])) + "\n"))
+                put(printable("\n".join(_lines(*done[-1][:2])) + "\n"))
         if junit is not None:
             write_junit(junit, [(str(file.path), [*_junit_cases(file, results)]) for file, results, _ in done])
         results = [result for _, each, _ in done for result in each]
@@ -90,9 +90,7 @@ async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tu
 
     assert record in get_args(RecordMode), "click takes no other"
     remedy = f"lq test {file.path} asks the model for what is missing"
-    recording = Recording(
-        file.recording, record, older=file.recording.with_suffix(".tokens"), name=str(file.recording), remedy=remedy
-    )
+    recording = Recording(file.recording, record, name=str(file.recording), remedy=remedy)
     results: list[CaseResult] = []
     try:
         with only_modules_beside(file.query.parent):
@@ -105,7 +103,7 @@ async def _results(file: CaseFile, model: str | Model | None, record: Any) -> tu
     return results, recording
 
 
-def _lines(file: CaseFile, results: list[CaseResult], recording: Recording) -> list[str]:
+def _lines(file: CaseFile, results: list[CaseResult]) -> list[str]:
     lines = [str(file.path)]
     for result in results:
         share = f"  {result.passed} of {len(result.runs)} seeds" if len(result.runs) > 1 else ""
@@ -117,7 +115,7 @@ def _lines(file: CaseFile, results: list[CaseResult], recording: Recording) -> l
         lines += [f"        {line}" for problem in result.problems[:SHOWN] for line in problem.splitlines()]
         if len(result.problems) > SHOWN:
             lines.append(f"        and {len(result.problems) - SHOWN} more")
-    return lines + [f"  {change}" for change in recording.changes]
+    return lines
 
 
 def _junit_cases(file: CaseFile, results: list[CaseResult]) -> Iterator[JUnitCase]:

@@ -1,19 +1,23 @@
 """Plan of a run, made before anything is spent, as plain values for people and scripts.
 
-It asks no model, and runs only Python of the query that has no side effects (`constants.py`).
+It asks no model, and runs no Python of the query but expressions of literals, given inputs and builtins without side
+effects.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import CO_COROUTINE
 from itertools import count
+from types import CodeType
 from typing import Any
 
-from lmql_lite.constraints.terms import And, Choice, Constant, Length, Matches, Or, Stop, Term, conjunction
+from lmql_lite.constraints.terms import Constant, Term, conjunction
 from lmql_lite.engine.budget import Budget
-from lmql_lite.engine.constants import Constants, NotConstant
+from lmql_lite.engine.environment import value_of
 from lmql_lite.engine.forms import Forms, Way, requested, text_engine
 from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
@@ -23,6 +27,7 @@ from lmql_lite.html import framed, grid, shown
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Capabilities, Completer, Model
 from lmql_lite.models.chat import chat_of
+from lmql_lite.program.bytecode import names_of
 from lmql_lite.program.json_types import JsonType
 from lmql_lite.program.ops import Hole, Program, Turn
 from lmql_lite.program.types import TextType
@@ -34,9 +39,8 @@ class PlannedHole:
     """A hole in a plan. `conditions` guide the model; `judged` are checked by Python on the complete value. Both are
     source text.
 
-    `later` are conditions, types or options that depend on the run. `ends` are the places where the value ends.
-    Holes with equal `segment` numbers are matched as one (S16); `way` is the means by
-    which the model meets the conditions.
+    `later` are conditions, types or options that depend on the run. Holes with equal `segment` numbers are matched as
+    one (S16); `way` is the means by which the model meets the conditions.
     """
 
     name: str
@@ -44,7 +48,6 @@ class PlannedHole:
     conditions: tuple[str, ...]
     judged: tuple[str, ...]
     later: tuple[str, ...]
-    ends: tuple[str, ...]
     segment: int
     way: Way
 
@@ -81,6 +84,39 @@ ENDLESS = 2**31
 """Number of tokens that no hole reaches."""
 
 
+HARMLESS = {
+    function.__name__: function
+    for function in (abs, bool, chr, float, int, len, list, max, min, range, set, sorted, str, tuple)
+}
+"""Builtins without side effects that call no code of the query."""
+DATA = (str, int, float, bool, type(None), range, tuple, list, set, frozenset, dict)
+
+
+class NotConstant(Exception):
+    """The value depends on the run."""
+
+
+class _Constants:
+    """Values of expressions of literals, builtins and inputs that are the same in every run. An input is, unless the
+    query binds its name or its statements mention it."""
+
+    def __init__(self, program: Program, inputs: Mapping[str, Any]) -> None:
+        pieces = (*program.prologue, *program.python)
+        touched = program.bound.union(*(names_of(piece.code) for piece in pieces if isinstance(piece.tree, ast.Module)))
+        given = {name: value for name, value in inputs.items() if type(value) in DATA and name not in touched}
+        self._known = {"__builtins__": {}, **HARMLESS, **given}
+        self._names = (HARMLESS.keys() | given.keys()) - touched
+
+    def value(self, code: CodeType) -> Any:
+        """The value of an expression. Raises NotConstant if it depends on the run, or cannot be evaluated."""
+        if code.co_flags & CO_COROUTINE or not names_of(code) <= self._names:
+            raise NotConstant
+        try:
+            return value_of(code, self._known)
+        except Exception:
+            raise NotConstant from None
+
+
 async def planned(
     program: Program,
     inputs: Mapping[str, Any],
@@ -92,7 +128,7 @@ async def planned(
 
     Raises InputError for a wrong option, and ModelError as `probe` does.
     """
-    constants = Constants(program, inputs)
+    constants = _Constants(program, inputs)
     header: dict[str, Any] = {"decoder": program.decoder}
     unknown = []
     for option in program.options:
@@ -139,7 +175,7 @@ class _Holes:
     def __init__(
         self,
         program: Program,
-        constants: Constants,
+        constants: _Constants,
         server: Capabilities | None,
         problems: list[str],
         *,
@@ -174,7 +210,6 @@ class _Holes:
                 conditions=tuple(dict.fromkeys(clauses)),
                 judged=tuple(condition.span.source for condition in op.judges),
                 later=later,
-                ends=tuple(_ends(op, term, later)),
                 segment=number,
                 way="stops" if isolated and segment == "freely" and self._forms.stops(op, term) else segment,
             )
@@ -227,39 +262,6 @@ class _Holes:
             return ("later" if self._server.takes_languages or stops else "freely"), many
         asked = self._forms.form(op, lookahead, tells=self._tells)
         return asked.way, asked.lookahead.holes
-
-
-def _ends(op: Hole, term: Term, later: tuple[str, ...]) -> Iterator[str]:
-    """Descriptions of the places where a value ends. End-of-text and `max_tokens` may end any value."""
-    if op.distribution is not None:
-        yield "after one of its options"
-        return
-    if _is_json(op):
-        yield "where its JSON is complete"
-        return
-    for part in dict.fromkeys(_parts(term)):
-        match part:
-            case Stop(phrase, inclusive, flags):
-                text = f"{phrase.decode()!r}" if flags is None else f"what {phrase.decode()!r} matches"
-                yield f"{'after' if inclusive else 'before'} {text}"
-            case Choice(options):
-                yield f"where one of {len(options):,} texts is complete"
-            case Matches(delimits=True):
-                yield "where its pattern cannot go on"
-            case Length(_, at_most, unit) if at_most is not None:
-                yield f"at {at_most:,} {unit}"
-    if later:
-        yield "as its conditions say, once their values are known"
-    yield "where the model ends the text, if its conditions hold"
-
-
-def _parts(term: Term) -> Iterator[Term]:
-    """The parts of a term that may end a hole."""
-    if isinstance(term, And | Or):
-        for part in term.terms:
-            yield from _parts(part)
-    else:
-        yield term
 
 
 def _guiding(op: Hole) -> tuple[Condition, ...]:

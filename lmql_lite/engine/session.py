@@ -27,7 +27,7 @@ from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalModel
 from lmql_lite.engine.nested import NestedCall
-from lmql_lite.engine.recording import RecordedRun, Recording
+from lmql_lite.engine.recording import Recording
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.server import ServerModel
@@ -150,14 +150,14 @@ class Session:
         first = (*first, *opened.settings.notices)
         run = opened.run
         is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
-        recorded = opened.recorded()
+        recording = opened.recorded()
         try:
             yield [started, *map(events.Notice, first)]
             while not run.is_over:
                 await run.advance()
                 if batch := run.take_events():
-                    if recorded is not None:
-                        recorded.see(batch)
+                    if recording is not None:
+                        recording.see(batch)
                     yield [*opened.new_notices(shown), *batch] if opened.sources else batch
             last = run.finished()
             if not is_kept:
@@ -376,12 +376,13 @@ class Opened:
         shown.update(dict.fromkeys(new))
         return [events.Notice(notice) for notice in new]
 
-    def recorded(self) -> RecordedRun | None:
-        """The record of these runs for the recording; None without one, and without a cache."""
+    def recorded(self) -> Recording | None:
+        """The recording of these runs, if they have a cache."""
         if self.trees is None or self.recording is None:
             return None
         vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
-        return self.recording.run(self.trees.tree(self.model.fingerprint), self.model.fingerprint, vocabulary)
+        self.recording.names(self.model.fingerprint, vocabulary)
+        return self.recording
 
     async def keep(self) -> None:
         """Stores the new entries of the runs."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lmql_lite.engine.recording import Recording
 
 FOLDER = "recordings"
-OLDER = ".tokens"
-"""Ending of recordings of earlier versions."""
 MAX_NAME_LENGTH = 120
 SHARED = pytest.StashKey[str]()
 """Of a test: the sentence about another one with the same file."""
@@ -55,15 +53,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def recording_of(item: pytest.Item) -> Path:
-    """`recordings/test_module/test_name.jsonl` beside the test's file, or what its mark says.
-
-    A mark may name a `.tokens` file, the format of earlier recordings: it is read, and written as `.jsonl`.
-    """
+    """`recordings/test_module/test_name.jsonl` beside the test's file, or what its mark says."""
     folder, marker = item.path.parent, item.get_closest_marker("lq_recording")
     if marker is not None:
-        if len(marker.args) != 1 or marker.kwargs or not str(marker.args[0]).endswith((".jsonl", OLDER)):
+        if len(marker.args) != 1 or marker.kwargs or not str(marker.args[0]).endswith(".jsonl"):
             raise pytest.UsageError(f'{item.nodeid}: the mark takes one file, such as lq_recording("joke.jsonl")')
-        return Path(folder, marker.args[0]).with_suffix(".jsonl")
+        return Path(folder, marker.args[0])
     name = ".".join(item.nodeid.split("::")[1:])
     safe = re.sub(r"[^\w.\[\]-]", "_", name)[:MAX_NAME_LENGTH]
     if safe != name:
@@ -97,10 +92,7 @@ def lq_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
     path, config = recording_of(item), request.config
     command = f'pytest "{item.nodeid}" --lq-record=new'
     remedy = f"{command} asks the model for what is missing"
-    recording = Recording(
-        path, config.getoption("--lq-record"), older=path.with_suffix(OLDER), name=_relative(path, config),
-        remedy=remedy,
-    )  # fmt: skip
+    recording = Recording(path, config.getoption("--lq-record"), name=_relative(path, config), remedy=remedy)
     session = default_session()
     before, session.recording = session.recording, recording
     try:
@@ -114,7 +106,6 @@ def lq_recording(request: pytest.FixtureRequest) -> Iterator[Recording]:
                 ("lq_recording", recording.name),
                 ("lq_tokens_recorded", recording.kept),
                 ("lq_tokens_asked", recording.asked),
-                *(("lq_change", change) for change in recording.changes),
             ]
 
 
@@ -127,7 +118,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 number = properties["lq_tokens_asked"]
                 tokens = f"{number} token{'' if number == 1 else 's'}"
                 asked.append(f"{properties['lq_recording']}: {tokens} asked, {properties['lq_tokens_recorded']} known")
-                asked += [f"    {change}" for name, change in report.user_properties if name == "lq_change"]
     if asked:
         terminalreporter.section("lq recordings")
         for line in asked:

@@ -76,9 +76,7 @@ def test_a_recorded_test_asks_nothing(tests: Tests, recorded: bytes) -> None:
     assert lq.run_sync('"Say:[X]"', model=lq.ScriptedModel("Say: hi"))["X"] == " hi", "no part of the recording"
 
 
-def test_an_edited_prompt_asks_for_what_follows_the_edit_and_the_report_says_what(
-    tests: Tests, recorded: bytes
-) -> None:
+def test_an_edited_prompt_asks_for_what_follows_the_edit(tests: Tests, recorded: bytes) -> None:
     stale = tests(EDITED)
     stale.assert_outcomes(failed=1)
     stale.stdout.fnmatch_lines(
@@ -88,12 +86,7 @@ def test_an_edited_prompt_asks_for_what_follows_the_edit_and_the_report_says_wha
         ]
     )
     assert FILE.read_bytes() == recorded
-    tests(EDITED, "--lq-record=new").stdout.fnmatch_lines(
-        [
-            f"{FILE}: 8 tokens asked, 12 known",
-            '    after *fall over?\\n": recorded "A: Because it was two tired", now "Answer:"',
-        ]
-    )
+    tests(EDITED, "--lq-record=new").stdout.fnmatch_lines([f"{FILE}: 8 tokens asked, 12 known"])
     tests().assert_outcomes(passed=1)
     both = read_file(str(FILE)).count("top-k")
     tests(EDITED, "--lq-record=all").stdout.fnmatch_lines([f"{FILE}: 20 tokens asked, 0 known"])
@@ -164,16 +157,6 @@ def test_a_reviewer_reads_in_a_recording_what_the_model_answered(tests: Tests, r
     assert all(line["kind"] == "top-k" and line["model"] == "demo" for line in lines)
     tests(JOKE, "--lq-record=all").assert_outcomes(passed=1)
     assert FILE.read_bytes() == recorded, "the same answers make the same file"
-
-
-def test_a_recording_of_an_earlier_version_is_read_and_written_anew(tests: Tests, recorded: bytes) -> None:
-    write_new(FILE.with_suffix(".tokens"), read_file(FILE).rows)
-    FILE.unlink()
-    tests().assert_outcomes(passed=1)
-    assert not FILE.exists()
-    tests(EDITED, "--lq-record=new").stdout.fnmatch_lines([f"{FILE}: 8 tokens asked, 12 known"])
-    tests(JOKE).assert_outcomes(passed=1)
-    assert FILE.exists()
 
 
 def test_a_cache_is_no_recording_and_a_recording_no_cache(tests: Tests, recorded: bytes) -> None:
