@@ -89,7 +89,9 @@ class EventLines(Watcher):
         """Nothing: every line is an event."""
 
     def see(self, record: Record) -> None:
-        put(self._lines.line(record).text(), self._out)
+        from lmql_lite.observe.lines import written
+
+        put(written(self._lines.line(record)), self._out)
 
 
 @contextmanager

@@ -238,30 +238,26 @@ def replay(file: str) -> None:
 
 def read_recording(file: str) -> tuple[Finished | Failed | None, str, bool]:
     """The end of a recorded run, None where it is missing; its text; whether its query returns a value."""
-    from lmql_lite.engine import events
-    from lmql_lite.observe.lines import read
+    from lmql_lite.observe.lines import ended, read
 
-    ended: Finished | Failed | None = None
+    end: Finished | Failed | None = None
     texts: list[str] = []
     returns = False
     try:
-        with open(file, "rb") as lines, watching() as watcher:
+        with open(file, "rb") as lines:
             for line in read(lines, file):
-                record = line.record
-                if record is None:
-                    continue
-                watcher.see(record)
-                match record:
-                    case events.Started():
-                        returns = record.returns
-                    case events.Text(text, state=0):
+                match line:
+                    case {"type": "started", "returns": bool(told)}:
+                        returns = told
+                    case {"type": "notice", "message": str(message)}:
+                        note(message)
+                    case {"type": "text", "text": str(text), "state": 0}:
                         texts.append(text)
-                    case events.Finished() | events.Failed():
-                        ended = record
+                end = ended(line)
     except OSError as error:
         hint = "lq run QUERY --trace x.lqrun records one" if isinstance(error, FileNotFoundError) else None
         raise InputError(f"{file!r} cannot be read: {error.strerror or error}", hint=hint) from None
-    return ended, "".join(texts), returns
+    return end, "".join(texts), returns
 
 
 def report(failed: Failed) -> int:

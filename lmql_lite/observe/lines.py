@@ -33,8 +33,8 @@ of a token that are not whole characters; `text` then has U+FFFD for them. Where
 `token` says how many of the `vocabulary` were `allowed` and, unless it was nearly certain, the likeliest
 `alternatives`: id, text (null is the end of the text), logprob, allowed, and the clause that forbids it. A `span` is
 file, line, column, end_line, end_column (all from 1, in code points, the end behind the last character) and the text
-of its lines; of a file's absolute path only the name is written. Values are as in `plain.py`, and stay so when they
-are read again. Whole numbers from 2**53 on are texts. `results` are all results, best first, of a run that was asked
+of its lines; of a file's absolute path only the name is written. Values are as in `plain.py`. Whole numbers from
+2**53 on are texts. `results` are all results, best first, of a run that was asked
 for several. The last line is `done` or `error`: where neither is there, the end is missing.
 """
 
@@ -42,56 +42,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import secrets
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO, cast
 
 from lmql_lite.engine import events
-from lmql_lite.engine.budget import Cost
 from lmql_lite.engine.result import Result, Usage
 from lmql_lite.errors import InputError, LmqlLiteError, Span
-from lmql_lite.models.media.decoding import is_thumbnail, thumbnail
+from lmql_lite.models.media.decoding import thumbnail
 from lmql_lite.observe.alternatives import Alternative, alternatives
-from lmql_lite.observe.codecs import Fields, Object, Wrong, field_of, public, read_as
 from lmql_lite.plain import plain
 from lmql_lite.redaction import redacted, without_secrets
-from lmql_lite.tokens import Token
 
+Line = Mapping[str, Any]
+"""A line of a run, as JSON data."""
 SCHEMA = 1
 MAX_LENGTH = 2**28
 """Most bytes of a line that are read: a `done` has the whole prompt."""
 MAX_ALTERNATIVES = 8
 """Alternatives of one token."""
-CHOICE = ("allowed", "vocabulary", "alternatives")
 STOPPED = "Stopped"
 """Kind of the error of a run that was cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a run: its number, its time and its event, which is None for a type of a later version. `choice` has
-    the fields that describe the candidates of a token."""
-
-    run: str
-    seq: int
-    ms: int
-    record: events.Record | None
-    choice: Object = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The line as JSON data."""
-        assert self.record is not None, "only what was read may be unknown"
-        envelope = {"schema": SCHEMA, "run": self.run, "seq": self.seq, "ms": self.ms}
-        return {**envelope, **as_object(self.record), **self.choice}
-
-    def text(self) -> str:
-        """The line as it is written, with its line feed."""
-        return json.dumps(self.as_dict(), separators=(",", ":")) + "\n"
 
 
 class Lines:
@@ -102,7 +78,7 @@ class Lines:
         self._seq = 0
         self._began: float | None = None
 
-    def line(self, record: events.Record) -> Line:
+    def line(self, record: events.Record) -> dict[str, Any]:
         if isinstance(record, events.Started):
             self._run = record.run
         elif isinstance(record, events.MediaShown) and record.item is not None:
@@ -110,7 +86,13 @@ class Lines:
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
         self._seq += 1
-        return Line(self._run, self._seq - 1, int(1000 * (now - self._began)), record, choice_of(record))
+        envelope = {"schema": SCHEMA, "run": self._run, "seq": self._seq - 1, "ms": int(1000 * (now - self._began))}
+        return {**envelope, **as_object(record), **choice_of(record)}
+
+
+def written(line: Line) -> str:
+    """The line as it is written, with its line feed."""
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 def read(file: BinaryIO, name: str) -> Iterator[Line]:
@@ -120,61 +102,68 @@ def read(file: BinaryIO, name: str) -> Iterator[Line]:
     """
     run, seq = "", 0
     while text := file.readline(MAX_LENGTH):
-        try:
-            line = read_line(text)
-            if seq and line.run != run:
-                raise Wrong("it belongs to another run")
-            if line.seq != seq:
-                raise Wrong(f"its number is {line.seq}, and {seq} was to come: lines are missing")
-        except Wrong as wrong:
+        line = _line(text)
+        if line is None or line["seq"] != seq or (seq and line["run"] != run):
             if seq and not text.endswith(b"\n"):
                 return
-            raise InputError(f"{name!r} is not a recording of a run: line {seq + 1}: {wrong}") from None
-        run, seq = line.run, seq + 1
+            what = "not of it, or lines before it are missing" if seq else "not its first line"
+            raise InputError(f"{name!r} is not a recording of a run: line {seq + 1} is {what}")
+        if line["schema"] > SCHEMA:
+            raise InputError(
+                f"this recording has schema {line['schema']}, and this version reads up to {SCHEMA}",
+                hint="install a newer lmql-lite",
+            )
+        run, seq = line["run"], seq + 1
         yield line
     if not seq:
         raise InputError(f"{name!r} is not a recording of a run: it is empty")
 
 
-def read_line(text: bytes) -> Line:
-    """One line. Raises Wrong where it is none, InputError where a newer version wrote it."""
+def _line(text: bytes) -> Line | None:
+    """An object with the fields of every line; None for other text."""
     try:
         found = json.loads(text.decode(), parse_constant=_no_number)
-    except RecursionError:
-        raise Wrong("it is nested too deeply") from None
-    except ValueError:
-        raise Wrong("it is not JSON") from None
-    if not isinstance(found, dict) or type(found.get("schema")) is not int:
-        raise Wrong("it is not an object with a schema")
-    if found["schema"] > SCHEMA:
-        raise InputError(
-            f"this recording has schema {found['schema']}, and this version reads up to {SCHEMA}",
-            hint="install a newer lmql-lite",
-        )
-    run, seq, ms = (read_as(kind, field_of(found, name)) for name, kind in (("run", str), ("seq", int), ("ms", int)))
-    choice = {name: found[name] for name in CHOICE if name in found}
-    return Line(run, seq, ms, record_of(found), choice)
+    except (ValueError, RecursionError):
+        return None
+    kinds = {"schema": int, "run": str, "seq": int, "ms": int, "type": str}
+    is_line = isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in kinds.items())
+    return found if is_line else None
 
 
 def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
+def ended(line: Line) -> events.Finished | events.Failed | None:
+    """The end of a run as far as its text, its values and its error go; None for another line. Raises InputError for
+    fields that are wrong."""
+    try:
+        if line["type"] == "done":
+            return events.Finished(_result_of(line), tuple(map(_result_of, line.get("results", ()))))
+        return _failure_of(line) if line["type"] == "error" else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(f"the end of the recorded run is damaged: a wrong {line['type']!r} line") from None
+
+
 def as_object(record: events.Record) -> dict[str, Any]:
     """The fields of a line that are the record's own, `type` first."""
-    name = NAMES[type(record)]
+    own: dict[str, Any] = {}
     match record:
         case events.TokenMoved(token) | events.Guessed(token):
-            own = {**_TOKEN.to(token), "text": token.text, **_base64(token.text, token.data)}
+            own = {**_fields(token, without=("data",)), "text": token.text, **_base64(token.text, token.data)}
         case events.Finished(result, results):
             others = {"results": [result_object(each) for each in results]} if results else {}
             own = {**result_object(result), **others}
         case events.Failed():
             own = _failure_to(record)
-        case _:
-            own = {}
     asked = asked_of(record) if isinstance(record, events.Started) else {}
-    return {"type": name, **own, **_FIELDS[name].to(record), **asked}
+    return {"type": NAMES[type(record)], **own, **_fields(record, without=_ELSEWHERE), **asked}
+
+
+def _fields(record: Any, *, without: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a dataclass as JSON data."""
+    found = {each.name: getattr(record, each.name) for each in fields(record) if each.name not in without}
+    return {name: _written_span(value) if isinstance(value, Span) else plain(value) for name, value in found.items()}
 
 
 def choice_of(record: events.Record) -> dict[str, Any]:
@@ -208,29 +197,6 @@ def asked_of(started: events.Started) -> dict[str, Any]:
     return cast(dict[str, Any], without_secrets(asked))
 
 
-def record_of(found: Object) -> events.Record | None:
-    """The event of a line; None for a type of a later version. Raises Wrong for fields that are wrong."""
-    name = read_as(str, field_of(found, "type"))
-    if name not in _KINDS:
-        return None
-    kind: Any = _KINDS[name]
-    try:
-        own = _FIELDS[name].of(found)
-        if kind in (events.TokenMoved, events.Guessed):
-            own["token"] = Token(data=_bytes(found), **_TOKEN.of(found))
-        elif kind is events.MediaShown and not is_thumbnail(own.get("thumbnail", "")):
-            raise Wrong("its thumbnail is not a JPEG")
-        elif kind is events.Finished:
-            own["results"] = tuple(_result_of(read_as(dict, each)) for each in read_as(list, found.get("results", [])))
-            own["result"] = _result_of(found)
-        elif kind is events.Failed:
-            return _failure_of(found)
-        record: events.Record = kind(**own)
-    except Wrong as wrong:
-        raise Wrong(f"{name}: {wrong}") from None
-    return record
-
-
 def failed(error: BaseException) -> events.Failed:
     """The record of a run that an exception has ended."""
     if isinstance(error, LmqlLiteError):
@@ -256,7 +222,7 @@ def result_object(result: Result) -> dict[str, Any]:
     """A result without its tokens, as JSON data. What a server did not report is null."""
     cost = result.usage.cost
     found = {
-        **_RESULT.to(result),
+        **_fields(result, without=("variables", "tokens", "usage", "posterior")),
         "vars": plain(result.variables),
         "usage": result.usage.as_dict(),
         "cost": None if cost is None else {"amount": cost.amount, "told": cost.is_reported},
@@ -264,62 +230,82 @@ def result_object(result: Result) -> dict[str, Any]:
     return {name: found[name] for name in _DONE}
 
 
-def _result_of(found: Object) -> Result:
-    """A result; its tokens stand in lines of their own."""
-    cost = read_as(dict, found.get("cost") or {})
-    usage = Usage(
-        **_USAGE.of(read_as(dict, field_of(found, "usage"))),
-        cost=Cost(**_COST.of({**cost, "is_reported": field_of(cost, "told")})) if cost else None,
+def _result_of(found: Line) -> Result:
+    return Result(
+        prompt=str(found["prompt"]),
+        variables=dict(found["vars"]),
+        value=found["value"],
+        tokens=(),
+        usage=Usage(),
+        endings=dict(found["endings"]),
+        seed=int(found["seed"]),
+        model=str(found["model"]),
     )
-    variables = dict(read_as(dict, field_of(found, "vars")))
-    return Result(**_RESULT.of(found), variables=variables, tokens=(), usage=usage)
 
 
 def _failure_to(record: events.Failed) -> dict[str, Any]:
-    return {**_FIELDS["error"].to(record), "others": [_failure_to(other) for other in record.others]}
+    return {**_fields(record, without=_ELSEWHERE), "others": [_failure_to(other) for other in record.others]}
 
 
-def _failure_of(found: Object) -> events.Failed:
-    others = tuple(_failure_of(read_as(dict, other)) for other in read_as(list, found.get("others", [])))
-    return events.Failed(**_FIELDS["error"].of(found), others=others)
+def _failure_of(found: Line) -> events.Failed:
+    hint, span = found["hint"], found["span"]
+    return events.Failed(
+        str(found["kind"]),
+        str(found["message"]),
+        None if hint is None else str(hint),
+        None if span is None else _read_span(span),
+        tuple(map(_failure_of, found["others"])),
+    )
 
 
-def _bytes(found: Object) -> bytes:
-    try:
-        if "base64" in found:
-            return base64.b64decode(read_as(str, found["base64"]), validate=True)
-        return str(read_as(str, field_of(found, "text"))).encode()
-    except UnicodeEncodeError:
-        raise Wrong("its text has half a character") from None
-    except (binascii.Error, ValueError):
-        raise Wrong("its bytes are not base64") from None
+def public(name: str) -> str:
+    """The name of a file, without its absolute path."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute():
+            return path.name
+    return name
 
 
-_KINDS: dict[str, type[Any]] = {
-    "started": events.Started,
-    "notice": events.Notice,
-    "text": events.Text,
-    "media": events.MediaShown,
-    "thought": events.Thought,
-    "token": events.TokenMoved,
-    "guessed": events.Guessed,
-    "hole.opened": events.HoleOpened,
-    "hole.closed": events.HoleClosed,
-    "forked": events.Forked,
-    "pruned": events.Pruned,
-    "tool": events.ToolCalled,
-    "bound": events.Bound,
-    "done": events.Finished,
-    "error": events.Failed,
+def _written_span(span: Span) -> dict[str, Any]:
+    begin = span.text.rfind("\n", 0, span.start) + 1
+    end = span.text.find("\n", span.end)
+    covered = span.text[begin : span.end]
+    return {
+        "file": public(span.name),
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.line + covered.count("\n"),
+        "end_column": len(covered) - covered.rfind("\n"),
+        "text": span.text[begin : end if end >= 0 else len(span.text)],
+    }
+
+
+def _read_span(found: Line) -> Span:
+    """The span in the text of its lines alone."""
+    text, line = str(found["text"]), int(found["line"])
+    rows = text.split("\n")[: int(found["end_line"]) - line]
+    end = sum(len(row) + 1 for row in rows) + int(found["end_column"]) - 1
+    return Span(str(found["file"]), text, max(int(found["column"]) - 1, 0), max(min(end, len(text)), 0), line)
+
+
+NAMES: dict[type[Any], str] = {
+    events.Started: "started",
+    events.Notice: "notice",
+    events.Text: "text",
+    events.MediaShown: "media",
+    events.Thought: "thought",
+    events.TokenMoved: "token",
+    events.Guessed: "guessed",
+    events.HoleOpened: "hole.opened",
+    events.HoleClosed: "hole.closed",
+    events.Forked: "forked",
+    events.Pruned: "pruned",
+    events.ToolCalled: "tool",
+    events.Bound: "bound",
+    events.Finished: "done",
+    events.Failed: "error",
 }
-NAMES = {kind: name for name, kind in _KINDS.items()}
 """Types of lines by the class of their event."""
-_FIELDS = {
-    name: Fields(kind, without=("token", "choosable", "place", "item", "result", "results", "others"))
-    for name, kind in _KINDS.items()
-}
-_TOKEN = Fields(Token, without=("data",))
-_RESULT = Fields(Result, without=("variables", "tokens", "usage"))
-_USAGE = Fields(Usage, without=("cost",))
-_COST = Fields(Cost)
+_ELSEWHERE = ("token", "choosable", "place", "item", "result", "results", "others")
+"""Fields of events that a line does not have under their own names."""
 _DONE = ("value", "vars", "prompt", "endings", "usage", "cost", "seed", "model", "score", "notices")

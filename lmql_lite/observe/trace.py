@@ -28,8 +28,7 @@ from aiofiles.threadpool.text import AsyncTextIOWrapper
 from lmql_lite.engine import events
 from lmql_lite.engine.calls import Call, Calls
 from lmql_lite.errors import InputError
-from lmql_lite.observe.codecs import public
-from lmql_lite.observe.lines import SCHEMA, Line, Lines, as_object, failed, result_object
+from lmql_lite.observe.lines import SCHEMA, Line, Lines, failed, public, written
 from lmql_lite.observe.report import report
 from lmql_lite.plain import plain
 from lmql_lite.redaction import without_secrets
@@ -67,7 +66,7 @@ class Trace:
             self._kept += lines
             self._before += [len(self.calls.made) if self.calls else 0] * len(lines)
             return
-        await self._file.write("".join(line.text() for line in lines))
+        await self._file.write("".join(map(written, lines)))
         await self._file.flush()
 
     async def end(self) -> None:
@@ -138,6 +137,9 @@ def replace_text(path: Path, text: str) -> None:
 # Certificates --------------------------------------------------------------------------------------------------------
 
 
+ENVELOPE = ("schema", "run", "seq", "ms", "type")
+
+
 @dataclass(slots=True)
 class _Step:
     """The run, or a hole of it."""
@@ -167,30 +169,28 @@ def certificate(lines: Sequence[Line], before: Sequence[int], calls: Calls, bega
     under_way, booked, is_alone = [run], 0, True
     found: dict[str, Any] = {"schema": SCHEMA, "began": began.isoformat(timespec="milliseconds"), "ms": calls.now()}
     for line, count in zip(lines, before, strict=True):
-        record = line.record
         under_way[-1].calls += calls.made[booked:count]
         booked = count
-        if isinstance(record, events.Forked) or getattr(record, "state", None):
+        own = {name: value for name, value in line.items() if name not in ENVELOPE}
+        if line["type"] == "forked" or line.get("state"):
             is_alone, under_way = False, [run]
-        match record:
-            case events.Started():
-                found |= as_object(record)
-            case events.HoleOpened(name, span) if is_alone:
-                place = {"file": public(span.name), "line": span.line, "column": span.column}
-                step = _Step({"hole": name, **place, "at_ms": line.ms})
+        match line["type"]:
+            case "started":
+                found |= own
+            case "hole.opened" if is_alone:
+                place = {name: line["span"][name] for name in ("file", "line", "column")}
+                step = _Step({"hole": line["name"], **place, "at_ms": line["ms"]})
                 under_way[-1].steps.append(step)
                 under_way.append(step)
-            case events.HoleClosed(_, value, ending) if len(under_way) > 1:
+            case "hole.closed" if len(under_way) > 1:
                 fields = under_way.pop().fields
-                fields |= {"ms": line.ms - fields["at_ms"], "value": value, "ending": ending}
-            case events.Finished(result, results):
-                found |= {"ended": "done", "result": result_object(result)}
-                if results:
-                    found["results"] = [result_object(each) for each in results]
-            case events.Failed():
-                found |= {"ended": "error", "error": as_object(record)}
+                fields |= {"ms": line["ms"] - fields["at_ms"], "value": line["value"], "ending": line["ending"]}
+            case "done":
+                results = {"results": own.pop("results")} if "results" in own else {}
+                found |= {"ended": "done", "result": own, **results}
+            case "error":
+                found |= {"ended": "error", "error": own}
     under_way[-1].calls += calls.made[booked:]
-    found.pop("type", None)
     options = {name: _option(value) for name, value in calls.options.items() if name != "trace"}
     return {**found, "parameters": options, **run.as_object()}
 

@@ -73,7 +73,7 @@ def test_ctrl_c_is_the_last_line_of_events_and_of_a_recording(tmp_path: Path) ->
     assert (first, process.returncode) == (["started", "text"], 130) and b"interrupted" in err
     assert told(out.decode())[-1]["kind"] == "Stopped"
     with open(tmp_path / "r.lqrun", "rb") as file:
-        assert [type(each.record).__name__ for each in read(file, "r.lqrun")] == ["Started", "Text", "Failed"]
+        assert [each["type"] for each in read(file, "r.lqrun")] == ["started", "text", "error"]
 
 
 # --trace and replay ------------------------------------------------------------------------------------------------

@@ -121,14 +121,9 @@ def cell_outputs(recording: Path) -> list[str]:
     InteractiveShell.instance()
     with pytest.MonkeyPatch.context() as patch, capture_output() as captured:
         patch.setattr(notebook, "REDRAWN_AFTER_S", 0.0)
-        lines = lines_of(recording)
-        times, choices = iter(line.ms / 1000 + 1e-5 for line in lines), iter(line.choice for line in lines)
-        patch.setattr("lmql_lite.observe.lines.time.perf_counter", lambda: next(times))
-        patch.setattr("lmql_lite.observe.lines.choice_of", lambda record: next(choices))
         view = notebook.CellView()
-        for line in lines:
-            assert line.record is not None
-            view.see(line.record)
+        for line in lines_of(recording):
+            view.add(line)
     InteractiveShell.clear_instance()
     return [each.data["text/html"] for each in captured.outputs]
 

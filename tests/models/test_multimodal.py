@@ -17,11 +17,10 @@ import pytest
 
 import lmql_lite as lq
 from lmql_lite.cache.kv.config import KVCacheConfig
-from lmql_lite.engine import events
 from lmql_lite.models.base import PassCounts
 from lmql_lite.models.media.decoding import decode_audio, decode_image, thumbnail
 from lmql_lite.models.media.path import span_chain
-from lmql_lite.observe.lines import Lines, read
+from lmql_lite.observe.lines import Lines, read, written
 from lmql_lite.observe.report import report as page_of
 from lmql_lite.plain import plain
 from tests.models.tiny_multimodal import FOLDERS, Image, clip, llava, movie, paligemma, picture, torch
@@ -149,17 +148,17 @@ def test_recordings_and_reports_show_a_thumbnail_and_never_the_picture(models: d
     query = lq.compile(f'"A {{image(item)}}, a {{video(frames)}} and a {{image(item)}}:[X]" {LIMIT}')
     inputs = {"item": data, "frames": movie()}
 
-    async def written() -> bytes:
+    async def recording() -> bytes:
         lines = Lines()
         stream = query.stream(inputs, model=models["qwen2_vl"], cache=file)
-        return "".join([lines.line(event).text() async for event in stream]).encode()
+        return "".join([written(lines.line(event)) async for event in stream]).encode()
 
-    recorded = asyncio.run(written())
+    recorded = asyncio.run(recording())
     lines = list(read(io.BytesIO(recorded), "run"))
-    seen = [line.record for line in lines if isinstance(line.record, events.MediaShown)]
-    assert [one.name.split()[0] for one in seen] == ["<image", "<video", "<image"]
+    seen = [line for line in lines if line["type"] == "media"]
+    assert [one["name"].split()[0] for one in seen] == ["<image", "<video", "<image"]
     for one in seen:
-        small = Image.open(io.BytesIO(base64.b64decode(one.thumbnail.partition(",")[2])))
+        small = Image.open(io.BytesIO(base64.b64decode(one["thumbnail"].partition(",")[2])))
         assert small.format == "JPEG" and max(small.size) <= 96
     page, stored = page_of(lines), file.read_bytes()
     assert page.count('<img src="data:image/jpeg') == 3 and "img-src data:" in page

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import lmql_lite as lq
 from lmql_lite.engine import events
 from lmql_lite.html import bundle, kept, ledger, shown
-from lmql_lite.observe.lines import Line, Lines, failed, read
+from lmql_lite.observe.lines import Line, Lines, failed, read, written
 from lmql_lite.observe.report import report
 from lmql_lite.tokens import Token
 from tests.conftest import ROOT
@@ -72,31 +72,40 @@ class Page(HTMLParser):
         return re.sub("⟨U\\+([0-9A-F]{4,6})⟩", lambda found: chr(int(found[1], 16)), "".join(self.texts))
 
 
-def run_of(source: str, script: str, **options: object) -> list[Line]:
-    async def seen() -> list[Line]:
-        lines, told = Lines(), list[Line]()
+def told_by(source: str, script: str, **options: object) -> list[events.Record]:
+    async def seen() -> list[events.Record]:
+        told = list[events.Record]()
         try:
             stream = lq.compile(source).stream(model=lq.ScriptedModel(script), session=lq.Session(), **options)  # type: ignore[arg-type]
             async for event in stream:
-                told.append(lines.line(event))
+                told.append(event)
         except lq.ConstraintError as error:
-            told.append(lines.line(failed(error)))
+            told.append(failed(error))
         return told
 
     return asyncio.run(seen())
 
 
-def result_of(told: list[Line]) -> lq.Result:
-    last = told[-1].record
+def lines_of(told: list[events.Record]) -> list[Line]:
+    lines = Lines()
+    return [lines.line(record) for record in told]
+
+
+def run_of(source: str, script: str, **options: object) -> list[Line]:
+    return lines_of(told_by(source, script, **options))
+
+
+def result_of(told: list[events.Record]) -> lq.Result:
+    last = told[-1]
     assert isinstance(last, events.Finished)
     return last.result
 
 
 def test_hostile_text_stays_text_in_a_report_and_in_a_notebook() -> None:
-    told = run_of('"Say:[X]" where len(X) < 300', "Say:" + EVIL)
+    told = told_by('"Say:[X]" where len(X) < 300', "Say:" + EVIL)
     result = result_of(told)
     assert result["X"] == EVIL
-    for page in (report(told), result._repr_html_()):
+    for page in (report(lines_of(told)), result._repr_html_()):
         found = Page(page)
         assert set(found.elements) <= ELEMENTS
         assert result.prompt in found.text()
@@ -108,16 +117,16 @@ def test_hostile_names_and_errors_stay_text() -> None:
     model = lq.ScriptedModel("Say: x", name=EVIL)
     with pytest.raises(lq.ConstraintError) as raised:
         lq.run_sync('"Say:[X]" where X == "<b>" and X[::-1] == "</pre><script>"', model=model, session=lq.Session())
-    told = [
-        Line("", 0, 0, events.Started(EVIL, EVIL, 1)),
-        Line("", 1, 1, events.Notice(EVIL)),
-        Line("", 2, 2, events.ToolCalled(EVIL, EVIL, EVIL)),
-        Line("", 3, 3, events.Bound(EVIL, {EVIL: EVIL})),
-        Line("", 4, 4, events.Text(EVIL, EVIL)),
-        Line("", 5, 5, events.TokenMoved(Token(1, EVIL.encode(), EVIL, "model", "kept", None), 2, 1)),
-        Line("", 6, 6, failed(raised.value)),
+    told: list[events.Record] = [
+        events.Started(EVIL, EVIL, 1),
+        events.Notice(EVIL),
+        events.ToolCalled(EVIL, EVIL, EVIL),
+        events.Bound(EVIL, {EVIL: EVIL}),
+        events.Text(EVIL, EVIL),
+        events.TokenMoved(Token(1, EVIL.encode(), EVIL, "model", "kept", None), 2, 1),
+        failed(raised.value),
     ]
-    assert set(Page(report(told)).elements) <= ELEMENTS
+    assert set(Page(report(lines_of(told))).elements) <= ELEMENTS
 
 
 def test_a_report_asks_nobody_for_anything_and_runs_one_script() -> None:
@@ -133,7 +142,7 @@ def test_a_report_asks_nobody_for_anything_and_runs_one_script() -> None:
 def test_a_report_has_the_lines_of_its_run_and_what_each_token_was_chosen_from() -> None:
     told = run_of('"Say:[X]\\n[Y]" where STOPS_BEFORE(X, "\\n") and Y in ["yes please"]', "Say: hello\nyes")
     [data] = Page(report(told)).data
-    assert [line["type"] for line in data] == [line.as_dict()["type"] for line in told]
+    assert [line["type"] for line in data] == [line["type"] for line in told]
     asked = [line for line in data if line["type"] == "token" and line["source"] == "model"]
     assert asked and all(line["allowed"] <= line["vocabulary"] for line in asked)
 
@@ -157,9 +166,9 @@ def test_several_results_are_all_in_the_report() -> None:
 def test_a_report_of_a_recording_is_the_one_that_the_run_makes() -> None:
     for source in ('"Say:[X]" where STOPS_BEFORE(X, "lo")', 'beam(n=2)\n    "Say:[X]"\nwhere len(X) < 4'):
         told = run_of(source, "Say: hello there", seed=1)
-        again = list(read(io.BytesIO("".join(line.text() for line in told).encode()), "x.lqrun"))
+        again = list(read(io.BytesIO("".join(map(written, told)).encode()), "x.lqrun"))
         assert report(again) == report(told)
-        assert result_of(told).prompt in Page(report(again)).text()
+        assert told[-1]["prompt"] in Page(report(again)).text()
 
 
 def test_an_empty_run_has_a_page() -> None:
@@ -187,7 +196,7 @@ def test_nothing_that_is_shown_acts(text: str) -> None:
 
 
 def test_a_notebook_shows_the_kept_text_alone() -> None:
-    result = result_of(run_of('"Say:[X]!" where STOPS_BEFORE(X, "lo")', "Say: hello there"))
+    result = result_of(told_by('"Say:[X]!" where STOPS_BEFORE(X, "lo")', "Say: hello there"))
     assert any(token.fate != "kept" for token in result.tokens)
     page = Page(result._repr_html_())
     assert result.prompt in page.text()

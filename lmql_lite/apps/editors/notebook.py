@@ -19,7 +19,7 @@ from lmql_lite.engine import events
 from lmql_lite.engine.blocking import blocking
 from lmql_lite.engine.result import Result
 from lmql_lite.html import WITHOUT_BUNDLE, bundle, framed, run_view, shown
-from lmql_lite.observe.lines import Lines, failed
+from lmql_lite.observe.lines import Line, Lines, failed
 
 REDRAWN_AFTER_S = 0.1
 
@@ -85,7 +85,7 @@ class CellView:
     lines."""
 
     def __init__(self) -> None:
-        self._lines, self._records, self._drawn = Lines(), list[dict[str, Any]](), 0.0
+        self._lines, self._told, self._drawn = Lines(), list[Line](), 0.0
         self._sent = 0
         self._text = ""
         self._script = bundle()
@@ -93,11 +93,14 @@ class CellView:
         self._handle.display(HTML(f"<script>{self._script}</script>" if self._script else ""))
 
     def see(self, record: events.Record) -> None:
-        self._records.append(self._lines.line(record).as_dict())
-        match record:
-            case events.Text(text, state=0):
+        self.add(self._lines.line(record))
+
+    def add(self, line: Line) -> None:
+        self._told.append(line)
+        match line:
+            case {"type": "text", "state": 0, "text": text}:
                 self._text += text
-            case events.Finished() | events.Failed():
+            case {"type": "done" | "error"}:
                 self._sent = 0
                 self._draw(f"<script>{self._script}</script>" if self._script else f"<p>{WITHOUT_BUNDLE}</p>")
                 return
@@ -107,8 +110,8 @@ class CellView:
     def _draw(self, more: str = "") -> None:
         self._drawn = time.monotonic()
         plain = f"<pre>{shown(self._text)}</pre>"
-        view = run_view(self._records[self._sent :], plain) if self._script else plain
-        self._sent = len(self._records)
+        view = run_view(self._told[self._sent :], plain) if self._script else plain
+        self._sent = len(self._told)
         self._handle.update(HTML(framed(view + more)))
 
     def clear(self) -> None:
