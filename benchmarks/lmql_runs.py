@@ -1,7 +1,7 @@
 """Runs queries with LMQL 0.7.3, for the comparison in `scenarios.py`: started there with an interpreter that has LMQL.
 
 Reads a JSON object a line: the query, where its model is served and in which tokens, the cache (true, false or a file).
-Answers each with another one: seconds from start to end, and the text; or the error. LMQL's own words go nowhere.
+Answers each with another one: the text, or the error. LMQL's own words go nowhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 import warnings
 import zlib
 from typing import Any
@@ -79,14 +78,12 @@ async def run(asked: dict[str, Any]) -> dict[str, Any]:
     tokenizers.runtime_tokenizers[f"tiktoken__{words.name}"] = tokenizer
     model = lmql.model(f"openai/{asked['model']}", endpoint=asked["endpoint"], tokenizer=words.name, errors="raise")
     query = lmql.query(asked["query"], is_async=True)
-    began = time.perf_counter()
     try:
         found = await asyncio.wait_for(query(model=model, cache=asked["cache"]), timeout=60)
     except BaseException as error:  # it says with assertions what it cannot do
         return {"error": f"{type(error).__name__}: {error}"[:300]}
-    seconds = time.perf_counter() - began
     found = found[0] if isinstance(found, list) else found
-    return {"seconds": seconds, "prompt": found.prompt if hasattr(found, "prompt") else str(found)}
+    return {"prompt": found.prompt if hasattr(found, "prompt") else str(found)}
 
 
 async def main() -> None:

@@ -1,7 +1,6 @@
-"""Models in this process: what queries cost beside a bare loop, alone, together, with long prompts and with options.
+"""Models in this process: what queries cost beside a bare loop, alone, together, and exact.
 
-    python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--tokens 200] [--runs 2]
-                               [--only alone options exact fed]
+    python benchmarks/local.py [--model smol|qwen2.5-0.5b|tiny] [--tokens 200] [--runs 2] [--only alone exact]
 
 `smol` is a trained model, the others have random weights: the time of a pass does not depend on them. Times are those
 of the processor on one thread, the least of all runs; measurements take turns, each with a prompt that nobody has seen,
@@ -23,7 +22,6 @@ import transformers
 
 import lmql_lite as lq
 from lmql_lite.cache.kv.layout import cache_keyword
-from lmql_lite.models.base import ScoreRequest
 from lmql_lite.models.model_files import located, smol_file
 from lmql_lite.models.tokenizer import HFTokenizer
 from lmql_lite.models.transformers.scorer import TransformersModel
@@ -35,22 +33,16 @@ SHAPES: dict[str, dict[str, int]] = {
 """Shapes of Qwen2 models with two key and value heads and a vocabulary of 151,936: 20 and 494 million weights."""
 QUERY = '"{prompt}[X]" where REGEX(X, r"[a-z ,.]+") and len(TOKENS(X)) == {tokens}'
 SHORT = 16
-RUNS, LONG = 32, 400
 HELD_TO = {
     "argmax / bare loop": 1.05,
     "argmax / generate": 1.03,
     "exact argmax / bare loop": 1.50,
     f"hole of {SHORT} tokens / bare loop": 1.25,
-    f"tokens fed of {RUNS} runs / their sum": 1.1,
-    "tokens fed of a hybrid model / prompt, tokens and drafts": 1.0,
-    "passes of 20 options, after the prompt's": 1.0,
 }
 AT_LEAST = {
     "throughput of 8 / bare loop": 3.2,
-    "throughput of 8, 20 ms apart / bare loop": 3.0,
-    "options one after the other / together": 5.0,
 }
-PARTS = ("alone", "options", "exact", "fed")
+PARTS = ("alone", "exact")
 _NUMBERS = itertools.count(1)
 
 
@@ -72,30 +64,15 @@ def random_network(config: Any) -> Any:
     return network
 
 
-def hybrid_network() -> Any:
-    config = transformers.Qwen3NextConfig(
-        vocab_size=49152, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
-        shared_expert_intermediate_size=32, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16,
-        linear_value_head_dim=16, layer_types=["linear_attention", "linear_attention", "full_attention"],
-    )  # fmt: skip
-    torch.manual_seed(7)
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-
-
 def tokenizer_of(size: int) -> HFTokenizer:
     """Tokens of SmolLM2, for a network with scores for more of them."""
     folder, _ = located(str(smol_file()))
     return HFTokenizer(HFTokenizer.from_folder(folder)._backend, eos={2}, size=size)
 
 
-def prompt(words: int = 6) -> str:
+def prompt() -> str:
     """Text that no run has seen."""
-    return f"Note {next(_NUMBERS)}: " + " ".join(f"words {number}" for number in range(words // 3)) + " then"
-
-
-def query(tokens: int) -> Any:
-    return lq.compile(QUERY.replace("{tokens}", str(tokens)))
+    return f"Note {next(_NUMBERS)}: words 0 words 1 then"
 
 
 class LocalBenchmark:
@@ -132,19 +109,15 @@ class LocalBenchmark:
             pad_token_id=0,
         )  # fmt: skip
 
-    def ours(self, tokens: int, together: int = 1, apart: float = 0.0, words: int = 6) -> list[Any]:
-        asked = query(tokens)
+    def ours(self, tokens: int, together: int = 1) -> None:
+        asked = lq.compile(QUERY.replace("{tokens}", str(tokens)))
 
-        async def one(number: int) -> Any:
-            await asyncio.sleep(apart * number)
-            given = {"prompt": prompt(words)}
-            cache = lq.TokenCache()
-            return await asked.run(given, model=self.model, max_tokens=tokens, cache=cache, speculate=False)
+        async def everyone() -> None:
+            options: dict[str, Any] = {"model": self.model, "max_tokens": tokens, "speculate": False}
+            runs = (asked.run({"prompt": prompt()}, cache=lq.TokenCache(), **options) for _ in range(together))
+            await asyncio.gather(*runs)
 
-        async def everyone() -> list[Any]:
-            return list(await asyncio.gather(*(one(number) for number in range(together))))
-
-        return asyncio.run(everyone())
+        asyncio.run(everyone())
 
     def exact(self, tokens: int) -> None:
         """Lines of the same network with exact passes, none of which is there for others to reuse."""
@@ -164,40 +137,8 @@ class LocalBenchmark:
         short, hole = self.seconds(lambda: self.bare(SHORT), lambda: self.ours(SHORT))
         self.lines[f"hole of {SHORT} tokens / bare loop"] = hole / short
         many = max(tokens // 4, SHORT)
-        single, eight, apart = self.seconds(
-            lambda: self.bare(many), lambda: self.ours(many, 8), lambda: self.ours(many, 8, apart=0.02)
-        )
+        single, eight = self.seconds(lambda: self.bare(many), lambda: self.ours(many, 8))
         self.lines["throughput of 8 / bare loop"] = 8 * single / eight
-        self.lines["throughput of 8, 20 ms apart / bare loop"] = 8 * single / apart
-
-    def options(self) -> None:
-        encode = self.model.tokenizer.encode
-        options = [encode(f" {stem} {end}".encode()) for stem in ("small red", "large blue") for end in range(11, 21)]
-        least = [float("inf"), float("inf")]
-        for _ in range(self.runs):
-            for at, together in enumerate((False, True)):
-                given = tuple(self._ids(prompt(LONG))[0].tolist())
-                asked = [ScoreRequest(given, option[:-1], tuple(range(len(option)))) for option in options]
-                asyncio.run(self.model.score([ScoreRequest(given)]))
-                passes, begin = self.model.forward_passes, time.process_time()
-                for some in [asked] if together else [[one] for one in asked]:
-                    asyncio.run(self.model.score(some))
-                least[at] = min(least[at], time.process_time() - begin)
-        self.lines["passes of 20 options, after the prompt's"] = float(self.model.forward_passes - passes)
-        self.lines["options one after the other / together"] = least[0] / least[1]
-
-    def long_prompts(self) -> None:
-        before = self.model.tokens_fed
-        results = self.ours(SHORT, RUNS, words=LONG)
-        own = sum(result.usage.prompt_tokens + SHORT for result in results)
-        self.lines[f"tokens fed of {RUNS} runs / their sum"] = (self.model.tokens_fed - before) / own
-
-    def fed_one_by_one(self, tokens: int) -> None:
-        before = self.model.tokens_fed
-        (result,) = self.ours(tokens)
-        usage = result.usage
-        most = usage.prompt_tokens + 1 + tokens + usage.draft_accepted + usage.draft_rejected  # one token is healed
-        self.lines["tokens fed of a hybrid model / prompt, tokens and drafts"] = (self.model.tokens_fed - before) / most
 
 
 def models_of(name: str) -> tuple[TransformersModel, Any]:
@@ -229,21 +170,10 @@ def main() -> int:
     print(f"{options.model}: {torch.backends.cpu.get_cpu_capability()}", flush=True)
     if "alone" in options.only:
         benchmark.alone(options.tokens)
-    if "options" in options.only:
-        benchmark.options()
     if "exact" in options.only:
         benchmark.exact(options.tokens)
-    lines = benchmark.lines
-    if "fed" in options.only:
-        small = benchmark if options.model == "tiny" else LocalBenchmark(*models_of("tiny"), 1)
-        small.long_prompts()
-        hybrid = lq.model(hybrid_network(), tokenizer_of(49152))
-        assert isinstance(hybrid, TransformersModel)
-        recurrent = LocalBenchmark(hybrid, hybrid.network, 1)
-        recurrent.fed_one_by_one(options.tokens)
-        lines |= small.lines | recurrent.lines
     missed = []
-    for name, value in lines.items():
+    for name, value in benchmark.lines.items():
         most, least = HELD_TO.get(name), AT_LEAST.get(name)
         held = f"   held to {most}" if most else f"   at least {least}" if least else ""
         print(f"{name:60}{value:8.3f}{held}")
