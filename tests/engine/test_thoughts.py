@@ -19,7 +19,7 @@ from lmql_lite.models.base import Capabilities, StreamPiece
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.apps.conftest import Shell
 from tests.models.api import choice
-from tests.models.test_openai_apis import ONLY_CHAT, listing, responses
+from tests.models.test_openai_apis import ONLY_CHAT, listing
 from tests.servers.answering import Reply, Request, answering
 from tests.servers.kinds import OPENAI_REASONING, VLLM, Config
 from tests.servers.stub import Fault, serving
@@ -71,10 +71,6 @@ FORMS = {
     "think": [{"content": "<think>Hm."}, {"content": "</think>\n\nFour"}],
     "reasoning": [{"reasoning": "Hm."}, {"content": "Four"}],
     "reasoning_content": [{"reasoning_content": "Hm."}, {"content": "Four"}],
-    "parts": [
-        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]},
-        {"content": [{"type": "text", "text": "Four"}]},
-    ],
 }
 
 
@@ -88,13 +84,6 @@ def test_thoughts_are_counted_and_streamed_once(form: str) -> None:
         warm = asyncio.run(seen(ONE, model, session=session, seed=1))
         assert (thoughts(warm), done(warm)["LEGS"]) == ("", "Four")
         assert done(warm).usage.reasoning_tokens == 0
-
-
-def test_summaries_of_the_responses_api_are_thoughts() -> None:
-    with answering(responses) as server:
-        run = asyncio.run(seen(ONE, OpenAIModel("m", base_url=server.base_url), seed=1, effort="low"))
-        assert (thoughts(run), done(run)["LEGS"]) == ("Hm.", "Four")
-        assert done(run).usage.reasoning_tokens == 2 * 18
 
 
 def test_what_a_server_does_not_count_is_unknown_and_not_0() -> None:

@@ -94,7 +94,7 @@ def test_who_meets_at_the_same_time_asks_once() -> None:
 
         met = run(together())
         assert sum(endpoint.spent is not None for endpoint in met) == 1
-        assert (server.looks, server.completion_tokens) == (5, 1)
+        assert (server.looks, server.completion_tokens) == (6, 1)
 
 
 def fingerprint(server: Server, **options: Any) -> str:

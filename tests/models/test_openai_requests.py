@@ -21,7 +21,7 @@ from lmql_lite.models.base import (
     ServerUsage,
     StreamPiece,
 )
-from lmql_lite.models.openai.dialects import Dialect
+from lmql_lite.models.openai.dialects import CAN, Dialect
 from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.scripted import ScriptedModel
 from lmql_lite.options import Sampling
@@ -162,21 +162,6 @@ def test_a_schema_holds_the_answer(config: Config, prompt: Prompt) -> None:
         assert found in ({"a": 1}, {"a": 2})
 
 
-@pytest.mark.parametrize(
-    ("version", "language", "schema"),
-    [
-        ((0, 10, 1), "guided_grammar", "guided_json"),
-        ((0, 11, 0), "structured_outputs", "structured_outputs"),
-        ((), "structured_outputs", "structured_outputs"),
-    ],
-)
-def test_vllm_is_asked_by_the_names_of_its_version(version: tuple[int, ...], language: str, schema: str) -> None:
-    """It ignores names that it does not know."""
-    server = Dialect("vllm", version)
-    assert language in server.body("m", TEXT, CompletionRequest(9, pushed=YES_OR_NO), tokenizer=None)
-    assert schema in server.body("m", TEXT, CompletionRequest(9, pushed=SCHEMA), tokenizer=None)
-
-
 def test_a_grammar_that_a_server_cannot_read_is_left_out_of_that_request() -> None:
     """S17: what arrives is checked in any case."""
     with serving(VLLM, "Hi", Fault(400, message="Failed to compile the grammar")) as server:
@@ -240,7 +225,7 @@ def test_options_are_scored_as_what_comes_next(config: Config, prompt: Prompt, b
 def test_with_a_tokenizer_texts_are_scored_as_ids_S12() -> None:
     tokenizer = ScriptedModel("x").tokenizer
     texts = ["Ada said </s>", "Ada said </s> then"]
-    bodies = [Dialect("vllm").prompted("m", (PromptTurn(None, each),), tokenizer) for each in texts]
+    bodies = [Dialect("vllm", CAN["vllm"]).prompted("m", (PromptTurn(None, each),), tokenizer) for each in texts]
     assert [body["prompt"] for body in bodies] == [[*tokenizer.bos, *tokenizer.encode(each.encode())] for each in texts]
 
 
@@ -259,6 +244,7 @@ async def scoring(asked: OpenAIModel) -> object:
     return await asked.score((PromptTurn(None, "Q:"),), ["a", "b"])
 
 
+SCORES_NOTHING = "does not report scores of the text of a prompt"
 GOES_ON = "cannot continue a turn of the assistant that has begun"
 
 
@@ -270,9 +256,9 @@ GOES_ON = "cannot continue a turn of the assistant that has begun"
         (OLLAMA, going_on, GOES_ON),
         (OPENAI_TEXT, partial(drawing, top_k=5), "does not support top_k"),
         (OPENAI_TEXT, partial(drawing, typical_p=0.9), "does not support typical_p"),
-        (LLAMA_CPP_PYTHON, scoring, "reports them one position off"),
-        (LLAMA_CPP, scoring, "reports no log-probabilities of a prompt"),
-        (OPENAI_TEXT, scoring, "does not score the text of a prompt"),
+        (LLAMA_CPP_PYTHON, scoring, SCORES_NOTHING),
+        (LLAMA_CPP, scoring, SCORES_NOTHING),
+        (OPENAI_TEXT, scoring, SCORES_NOTHING),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_anything_is_spent(

@@ -23,13 +23,10 @@ OFFICIAL = "https://api.openai.com/v1"
 NO_KEY = "none"
 """Placeholder for servers that need no key."""
 NAME_A_KEY = "set OPENAI_API_KEY, or pass api_key="
-AUTHORIZING = {"authorization", "api-key"}
-"""Headers that may hold a key."""
 SHOWN = 300
 """Maximum number of characters quoted from a server's message."""
 
 _SUCH_AS = "such as http://localhost:8000/v1"
-_DEPLOYMENTS = "/openai/deployments/"
 _AZURE = (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
 _AZURE_KEYS = ("AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_API_KEY")
 _USER = re.compile(r"^(\w+://)?.*@")
@@ -72,8 +69,8 @@ class Address:
         """Address from the arguments, else from the environment. Raises ModelError.
 
         The environment is read as the `openai` client reads it: OPENAI_BASE_URL, OPENAI_API_KEY, and
-        OPENAI_CUSTOM_HEADERS with a `Name: value` on each line; for Azure AZURE_OPENAI_AD_TOKEN, AZURE_OPENAI_API_KEY
-        and OPENAI_API_VERSION.
+        OPENAI_CUSTOM_HEADERS with a `Name: value` on each line; for Azure AZURE_OPENAI_AD_TOKEN and
+        AZURE_OPENAI_API_KEY.
         """
         url = (base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL).strip()
         parts = _parts(url)
@@ -85,20 +82,17 @@ class Address:
                 hint="put the key into api_key= or OPENAI_API_KEY",
             )
         path = parts.path.rstrip("/")
-        azure = is_azure(parts.hostname or "")
-        if azure and path in ("", "/openai", "/openai/deployments"):
+        azure = _is_azure(parts.hostname)
+        if azure and path != "/openai/v1":
             raise ModelError(
-                f"{where}{parts.path} is the address of an Azure resource, not of its API",
-                hint=f"use {where}/openai/v1, or .../openai/deployments/NAME with ?api-version=",
+                f"{where}{parts.path} is not the address of Azure's current API",
+                hint=f"use {where}/openai/v1, or hand in client=openai.AsyncAzureOpenAI(...)",
             )
         variables = (*(_AZURE_KEYS if azure else ()), "OPENAI_API_KEY")
         key = (api_key or next(filter(None, map(os.environ.get, variables)), "")).strip()
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
-        asked = {name: _query_value(name, value) for name, value in (query or {}).items()}
-        version = os.environ.get("OPENAI_API_VERSION")
-        if _DEPLOYMENTS in f"{path}/" and version and "api-version" not in {*asked, *dict(own)}:
-            asked["api-version"] = version
+        asked = {name: str(value) for name, value in (query or {}).items() if value is not None}
         pairs = (*((name, value) for name, value in own if name not in asked), *asked.items())
         return cls._of(parts._replace(path=path), key, pairs, _headers(headers or {}))
 
@@ -157,18 +151,17 @@ class Address:
 
     @property
     def is_azure(self) -> bool:
-        """True at Azure's hosts, and with routes that only it has."""
-        return is_azure(urlsplit(self.url).hostname or "") or self.has_deployments
+        return _is_azure(urlsplit(self.url).hostname)
 
     @property
-    def has_deployments(self) -> bool:
-        """True for Azure's older form of address, which needs a version."""
-        return _DEPLOYMENTS in self.url
+    def is_near(self) -> bool:
+        """True for a server on this machine."""
+        return is_on_this_machine(urlsplit(self.url).hostname or "")
 
     @property
     def is_authorized(self) -> bool:
         """True if there is a key, or a header of the user's in its place."""
-        return self.key != NO_KEY or bool(AUTHORIZING & {name.lower() for name in self.headers})
+        return self.key != NO_KEY or any(is_credential(name) for name in self.headers)
 
     def no_api(self, what: str) -> ModelError:
         """Error for a server that does not speak the protocol; `what` is what it does instead."""
@@ -201,21 +194,18 @@ class Address:
             raise
 
 
-def is_azure(host: str) -> bool:
-    return host.endswith(_AZURE)
+def _is_azure(host: str | None) -> bool:
+    return (host or "").endswith(_AZURE)
 
 
 def is_on_this_machine(host: str) -> bool:
     """True for `localhost` and the addresses of this machine's own network, 127.0.0.0/8 and ::1."""
-    name = host.strip("[]").rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
+    if host.lower() == "localhost":
         return True
     try:
-        address = ipaddress.ip_address(name.partition("%")[0])
+        return (address := ipaddress.ip_address(host)).is_loopback or address.is_unspecified
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
 def _parts(url: str) -> SplitResult:
@@ -263,14 +253,6 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
             raise ModelError(f"{name!r} is not the name of a header with a printable value", hint=hint)
         sent[name.lower()] = name, value
     return dict(sent.values())
-
-
-def _query_value(name: object, value: object) -> str:
-    """Value of a query as it is sent. Raises ModelError."""
-    if not isinstance(name, str) or not isinstance(value, str | int | float):
-        hint = "for example default_query={'api-version': '2024-10-21'}"
-        raise ModelError(f"default_query has {name!r}, which is not a name with a text", hint=hint)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _from_environment() -> dict[str, str]:

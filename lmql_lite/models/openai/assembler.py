@@ -11,54 +11,44 @@ from lmql_lite.models.base import ServerUsage, StreamPiece
 from lmql_lite.models.openai.decoder import Delta, ServerToken
 
 _OPEN, _CLOSE = "<think>", "</think>"
+_BEGUN = tuple(_CLOSE[:size] for size in reversed(range(len(_CLOSE))))
+"""Beginnings of the second mark, the longest first."""
 
 
 class ThoughtFilter:
     """Splits off thoughts that a server leaves at the beginning of an answer, between `<think>` and `</think>`."""
 
     def __init__(self) -> None:
-        self._held: list[Delta] = []
-        """Deltas that may be the beginning of `<think>`."""
-        self._text = ""
+        self._held = Delta()
+        """What may be the beginning of a mark."""
         self._stage: Literal["begin", "thoughts", "blanks", "answer"] = "begin"
 
-    def split(self, delta: Delta) -> list[Delta]:
-        """The delta, or its parts, with the thoughts as such; nothing if more has to be known."""
+    def split(self, delta: Delta) -> Delta:
+        """The delta with the thoughts as such, with what was held before, and without what has to be held."""
         is_last = delta.finish is not None or delta.done
         if self._stage == "begin":
-            return self._begin(delta, is_last)
+            delta = delta._replace(
+                text=self._held.text + delta.text,
+                tokens=(*self._held.tokens, *delta.tokens),
+                thought=self._held.thought + delta.thought,
+            )
+            begun = delta.text.lstrip()
+            if len(begun) < len(_OPEN) and _OPEN.startswith(begun) and not is_last:
+                self._held = delta
+                return delta._replace(text="", tokens=(), thought="")
+            self._held, self._stage = Delta(), "answer"
+            if begun.startswith(_OPEN):
+                self._stage, delta = "thoughts", delta._replace(text=begun.removeprefix(_OPEN))
         if self._stage == "thoughts":
-            return [self._think(delta, is_last)]
+            thought, closed, text = (self._held.text + delta.text).partition(_CLOSE)
+            begun = "" if closed or is_last else next(mark for mark in _BEGUN if thought.endswith(mark))
+            self._held, self._stage = Delta(begun), "blanks" if closed else "thoughts"
+            delta = delta._replace(text=text, tokens=(), thought=thought.removesuffix(begun) + delta.thought)
         if self._stage == "blanks" and delta.text:
             text = delta.text.lstrip()
             self._stage = "answer" if text else "blanks"
-            return [delta if text == delta.text else delta._replace(text=text, tokens=())]
-        return [delta]
-
-    def _begin(self, delta: Delta, is_last: bool) -> list[Delta]:
-        self._held.append(delta)
-        self._text += delta.text
-        begun = self._text.lstrip()
-        if begun.startswith(_OPEN):
-            self._stage, self._text = "thoughts", ""
-            held, self._held = self._held, []
-            merged = delta._replace(text=begun.removeprefix(_OPEN), tokens=())
-            return [*(one._replace(text="", tokens=()) for one in held[:-1]), self._think(merged, is_last)]
-        if _OPEN.startswith(begun) and not is_last:
-            return []
-        self._stage = "answer"
-        held, self._held = self._held, []
-        return held
-
-    def _think(self, delta: Delta, is_last: bool) -> Delta:
-        thought, closed, text = (self._text + delta.text).partition(_CLOSE)
-        if closed:
-            text = text.lstrip()
-            self._stage = "answer" if text else "blanks"
-        elif not is_last:
-            begun = next((size for size in range(len(_CLOSE) - 1, 0, -1) if thought.endswith(_CLOSE[:size])), 0)
-            thought, self._text = thought[: len(thought) - begun], thought[len(thought) - begun :]
-        return delta._replace(text=text, tokens=(), thought=thought + delta.thought)
+            delta = delta if text == delta.text else delta._replace(text=text, tokens=())
+        return delta
 
 
 class Assembler:
@@ -74,8 +64,6 @@ class Assembler:
         self.spent: ServerUsage | None = None
         self.has_thoughts = False
         self.is_done = False
-        self._half = ""
-        """First half of a character beyond U+FFFF, spelled as two in JSON."""
         self._stop: str | None = None
         self._stops = [(stop.encode(), stop) for stop in stops]
         self._raw = raw
@@ -88,22 +76,18 @@ class Assembler:
 
     def take(self, delta: Delta) -> list[StreamPiece]:
         """Pieces that are certain now."""
-        # "" stands for no word yet, or for a word that the server does not have
-        self.finish = delta.finish or (delta.finish if self.finish is None else self.finish)
+        self.finish = delta.finish or self.finish
         self._stop = delta.stop or self._stop
         self.spent = delta.spent or self.spent
         self.has_thoughts |= bool(delta.thought)
         self.is_done |= delta.done
-        if delta.text:
-            self._text += self._encoded(delta.text)
+        self._text += delta.text.encode()
         self._tokens += delta.tokens
         thoughts = [StreamPiece(b"", thought=delta.thought)] if delta.thought else []
         return thoughts + self._until_stop(self._matched())
 
     def rest(self) -> list[StreamPiece]:
         """Remaining pieces at the end. Servers may leave out the text of the stop string that ended the answer."""
-        half, self._half = self._half, ""
-        self._text += _utf8(half)
         first = self._tokens[0] if self._tokens else ServerToken(None)
         pieces = self._until_stop([self._piece(bytes(self._text), first)] if self._text else [])
         if self._stop is not None and not self.is_stopped:
@@ -112,13 +96,6 @@ class Assembler:
 
     def last(self, finish: Literal["stop", "length"], spent: ServerUsage | None) -> StreamPiece:
         return StreamPiece(b"", finish="stop" if self.is_stopped else finish, ended_by=self.ended_by, spent=spent)
-
-    def _encoded(self, text: str) -> bytes:
-        """UTF-8 of a text. Half of a character waits for the other half; without it, it becomes U+FFFD."""
-        text, self._half = self._half + text, ""
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
-        return _utf8(text)
 
     def _matched(self) -> list[StreamPiece]:
         text, tokens, found = self._text, self._tokens, list[StreamPiece]()
@@ -167,10 +144,3 @@ class Assembler:
             if piece.data:
                 kept.append(piece)
         return kept
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()

@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -30,16 +30,17 @@ import openai
 
 from lmql_lite.errors import AuthenticationError, BrokenOff, ModelError
 from lmql_lite.models.base import BEFORE_REQUEST
-from lmql_lite.models.openai.address import AUTHORIZING, NAME_A_KEY, OFFICIAL, SHOWN, Address, is_on_this_machine
+from lmql_lite.models.openai.address import NAME_A_KEY, OFFICIAL, Address
 from lmql_lite.models.openai.gate import Gate, pause_before
-from lmql_lite.models.openai.refusals import CERTIFICATES, Problem, ServerRefusal, in_band, proxies, unreachable
+from lmql_lite.models.openai.refusals import CERTIFICATES, Problem, ServerRefusal, unreachable
 
 Sent = TypeVar("Sent")
 
 OLDEST = (3, 20)
 """Oldest version of the package that is supported."""
 DONE: dict[str, Any] = {"done": True}
-"""Event for the end of a stream, `[DONE]`."""
+"""Event for the end of a stream."""
+_DONE = b"[DONE]"
 
 TIMEOUT = 300.0
 """Read timeout in seconds: a long prompt on a slow machine takes minutes."""
@@ -53,22 +54,18 @@ _CROWDED = {429, 503, 529}
 """Statuses that ask all requests to wait, not only the refused one."""
 _MAX_KEPT = 100
 """Maximum number of idle connections."""
-_MAX_EVENT = 1 << 26
+_MAX_EVENT = 1 << 24
 """Maximum number of bytes of an event."""
-_TOKEN = "eyJ"
-"""Beginning of a token of Entra, which Azure takes in the place of a key."""
-_END = re.compile(rb"(?:^|[\r\n])data:[ \t]*\[DONE\]")
 _FIELDS = (b"", b"data", b"event", b"id", b"retry")
+"""Fields of an event stream; "" begins a comment."""
 _RESOURCES = {
     "/completions": attrgetter("completions"),
     "/chat/completions": attrgetter("chat.completions"),
-    "/responses": attrgetter("responses"),
 }
 """Resources of a client whose `create` answers these routes."""
 _NAMED = {
-    "model", "prompt", "messages", "input", "stream", "stream_options", "temperature", "top_p", "seed", "stop",
-    "max_tokens", "max_completion_tokens", "max_output_tokens", "logprobs", "top_logprobs", "logit_bias", "include",
-    "response_format", "reasoning_effort", "reasoning", "store", "text",
+    "model", "prompt", "messages", "stream", "stream_options", "temperature", "top_p", "seed", "stop",
+    "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "response_format", "reasoning_effort",
 }  # fmt: skip
 """Fields that are arguments of `create`; all others go in as `extra_body`."""
 
@@ -133,8 +130,9 @@ class Client:
 
         async def send() -> Any:
             found = await self._called(call)
-            is_json = "json" in found.headers.get("content-type", "")
-            return _json(found.content) if is_json else found.content.decode("utf-8", "replace")
+            with suppress(ValueError):
+                return json.loads(found.content)
+            return found.content.decode("utf-8", "replace")
 
         return (await self._tried(here.gate, send, self.probe_timeout))[0]
 
@@ -144,25 +142,17 @@ class Client:
 
         Raises as `fetch` does, and BrokenOff if an answer ends in the middle.
         """
-        here, requests = await self._here(), 0
+        here = await self._here()
         async with here.gate.place():
-            while True:
-                answer, tries = await self._tried(
-                    here.gate, lambda: self._post(here.sdk, url, body), self.timeout, undo=AnswerStream.close
-                )
-                requests += tries
-                events = answer.events()
-                try:
-                    first = await anext(events, None)
-                    refused = in_band(self.address, first, answer.headers, answer.path)
-                    if refused is None or not refused.is_temporary or requests >= _MAX_TRIES:
-                        yield Response(requests, _after(first, events))
-                        return
-                finally:
-                    await events.aclose()
-                    await to_the_end(answer.close)
-                refused.requests = requests
-                await _wait(here.gate, refused, time.monotonic())
+            answer, requests = await self._tried(
+                here.gate, lambda: self._post(here.sdk, url, body), self.timeout, undo=AnswerStream.close
+            )
+            events = answer.events()
+            try:
+                yield Response(requests, events)
+            finally:
+                await events.aclose()
+                await to_the_end(answer.close)
 
     def lower_concurrency(self, concurrency: int) -> None:
         """Lowers the maximum number of simultaneous requests from now on."""
@@ -170,7 +160,7 @@ class Client:
         for here in list(self._loops.values()):
             here.gate.lower_concurrency(self._concurrency)
 
-    def slow_down(self, status: int) -> None:
+    def slow_down(self, status: object) -> None:
         """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
         if status in _CROWDED:
             gate = self._loops[asyncio.get_running_loop()].gate
@@ -279,50 +269,42 @@ async def _wait(gate: Gate, refused: ServerRefusal, sent: float) -> None:
 
 
 class AnswerStream:
-    """An answer as it arrives.
-
-    Its bytes are read on their way to the package, for what the package does not tell: `[DONE]`, silence, an event
-    without an end.
-    """
+    """An answer as it arrives. Its events are read here, because the package does not tell `[DONE]`, silence, or what
+    is no stream of events; only those of a stream that somebody has wrapped are read by that."""
 
     def __init__(self, stream: Any, address: Address, timeout: float) -> None:
         self._stream, self._address, self._timeout = stream, address, timeout
-        self._response = response = _response_of(stream)
-        self.headers: Mapping[str, str] = response.headers
-        self.path = response.request.url.path
-        self._read = response.aiter_bytes
-        vars(response)["aiter_bytes"] = self._bytes  # here, because whoever wraps the stream keeps the response
+        self._response = _response_of(stream)
         self._found = 0
         """Number of events so far."""
-        self._begin = self._end = b""
-        """First and last bytes."""
-        self._latest, self._size = time.monotonic(), 0
-        """Time of the last event, and number of bytes since then."""
 
     async def close(self) -> None:
         await self._response.aclose()
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Events, and `DONE` for a proper end; an error in the place of an event is the last one.
+        """Events, and `DONE` for a proper end.
 
         Raises BrokenOff for an answer that ends in the middle, and ModelError for one that is no stream of events.
         """
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = self._response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html":
             raise self._address.no_api("answers with a web page")
         try:
             if kind == "application/json":
-                yield self._whole(b"".join([chunk async for chunk in self._bytes()]))
+                yield self._event(b"".join([chunk async for chunk in self._response.aiter_bytes()]))
                 yield DONE
-                return
-            async for event in self._stream:
-                if isinstance(event, openai.BaseModel):  # a wrapper of the user's client has read it
-                    event = event.model_dump(exclude_unset=True)
-                if not isinstance(event, dict):
-                    raise self._unreadable(json.dumps(event), "a JSON object")
-                self._found += 1
-                yield event
-                self._latest, self._size = time.monotonic(), 0
+            elif type(self._stream) is not openai.AsyncStream:
+                async for event in self._stream:
+                    yield event.model_dump(exclude_unset=True) if isinstance(event, openai.BaseModel) else event
+            else:
+                parts = self._data()
+                async for data in parts:
+                    if data.strip() == _DONE:
+                        yield DONE
+                        async for _ in parts:  # a connection that is read to its end serves again
+                            pass
+                        return
+                    yield self._event(data)
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise BrokenOff(
                 f"{self._address.shown} sent nothing for {self._timeout:g} s in the middle of an answer"
@@ -331,61 +313,56 @@ class AnswerStream:
             raise self._cut() from None
         except openai.APIError as error:
             yield {"error": error.body}
-        except json.JSONDecodeError as error:
-            raise self._unreadable(error.doc, "JSON") from None
-        except UnicodeDecodeError as error:
-            raise self._unreadable(error.object.decode("utf-8", "replace"), "JSON") from None
-        else:
-            if _END.search(self._end):
-                yield DONE
-            elif not self._found:
-                self._explain()
 
-    async def _bytes(self) -> AsyncIterator[bytes]:
-        """The bytes. Raises ModelError for signs of life without an event, and for an event without an end."""
-        mark = b"\xef\xbb\xbf"
-        async for chunk in self._read():
-            chunk, mark = chunk.removeprefix(mark), b""
-            self._size += len(chunk)
-            self._end = self._end[-16:] + chunk
-            if not self._found and len(self._begin) < 16 * SHOWN:
-                self._begin += chunk[: 16 * SHOWN]
-            yield chunk
-            if self._size > _MAX_EVENT:
+    async def _data(self) -> AsyncIterator[bytes]:
+        """Data of each event. Raises ModelError for signs of life without an event, and for an event without an end."""
+        latest, data, rest = time.monotonic(), b"", b""
+        async for chunk in self._response.aiter_bytes():
+            lines = (rest + chunk).splitlines(keepends=True)
+            rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+            for line in lines:
+                data += self._value(line)
+                if data and not line.strip():
+                    yield data
+                    latest, data = time.monotonic(), b""
+            if len(data) + len(rest) > _MAX_EVENT:
                 raise self._address.no_api("sends an answer without an end")
-            if time.monotonic() - self._latest > self._timeout:
+            if time.monotonic() - latest > self._timeout:
                 raise ModelError(
                     f"{self._address.shown} sent no event for {self._timeout:g} s in an answer",
                     hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
                 )
-
-    def _whole(self, body: bytes) -> dict[str, Any]:
-        """Object of a body that is one. Raises BrokenOff for the beginning of one."""
-        if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
+        data += self._value(rest)
+        if data.strip() == _DONE:
+            yield data
+        elif data:
             raise self._cut()
-        found = json.loads(body)
-        if not isinstance(found, dict):
-            raise self._unreadable(body.decode("utf-8", "replace"), "a JSON object")
-        return found
 
-    def _explain(self) -> None:
-        """Raises for a body without an event. Nothing but comments is left to the reader, who misses an end."""
-        lines = [line for line in self._begin.splitlines() if line]
-        if any(line.startswith(b"data:") for line in lines) or (lines and b"data:".startswith(lines[-1])):
-            raise self._cut()
-        strange = [line for line in lines if line.partition(b":")[0] not in _FIELDS]
-        if strange:
-            shown = repr(self._address.clean(strange[0].decode("utf-8", "replace")))
+    def _value(self, line: bytes) -> bytes:
+        """Value of a line with data, which may be cut; nothing of others. Raises ModelError for what is no line of an
+        event stream."""
+        name, _, value = line.strip().partition(b":")
+        if name and b"data".startswith(name):
+            return value + b"\n"
+        if name not in _FIELDS:
+            shown = repr(self._address.clean(line.decode("utf-8", "replace")))
             raise self._address.no_api(f"sends {shown}, which is not part of an event stream")
+        return b""
+
+    def _event(self, data: bytes) -> dict[str, Any]:
+        """Object of an event. Raises ModelError for anything else, or BrokenOff where asking again may help."""
+        with suppress(ValueError):
+            found = json.loads(data)
+            if isinstance(found, dict):
+                self._found += 1
+                return found
+        told = f"sends {self._address.clean(data.decode('utf-8', 'replace'))!r}, which is not a JSON object"
+        if self._found:  # the server can speak the protocol: it may do so again
+            raise BrokenOff(f"{self._address.shown} {told}, in the middle of an answer")
+        raise self._address.no_api(told)
 
     def _cut(self) -> BrokenOff:
         return BrokenOff(f"{self._address.shown} closed the connection in the middle of an answer")
-
-    def _unreadable(self, text: str, what: str) -> ModelError:
-        told = f"sends {self._address.clean(text)!r}, which is not {what}"
-        if self._found:  # the server can speak the protocol: it may do so again
-            return BrokenOff(f"{self._address.shown} {told}, in the middle of an answer")
-        return self._address.no_api(told)
 
 
 def _response_of(stream: Any) -> httpx2.Response:
@@ -423,7 +400,8 @@ def usable(client: object) -> openai.AsyncOpenAI:
 
 
 def _made(address: Address) -> openai.AsyncOpenAI:
-    """Client for an address, with the proxy and the certificates of the environment."""
+    """Client for an address, with the proxy and the certificates of the environment; a server on this machine needs
+    neither. Raises ModelError for a proxy or certificates that cannot be used."""
     found = tuple(int(part) for part in re.findall(r"\d+", openai.VERSION)[:2])
     if found < OLDEST:
         wanted = ".".join(map(str, OLDEST))
@@ -431,71 +409,37 @@ def _made(address: Address) -> openai.AsyncOpenAI:
             f"the package openai is version {openai.VERSION}, and {wanted} or newer is needed",
             hint=f"pip install -U 'openai>={wanted}'",
         )
-    given = {name.lower() for name in address.headers}
     if urlsplit(address.url).hostname == urlsplit(OFFICIAL).hostname and not address.is_authorized:
         # not an error before something is sent: a replay needs no key
         raise AuthenticationError(f"{address.shown} needs an API key, and none is set", hint=NAME_A_KEY)
-    if address.has_deployments and "api-version" not in dict(address.query):
-        hint = "add ?api-version=2024-10-21 to base_url, or set OPENAI_API_VERSION"
-        raise ModelError(f"{address.shown} is an address of Azure without a version", hint=hint)
-    headers = dict(address.headers)
-    if address.has_deployments and not given & AUTHORIZING and not address.key.startswith(_TOKEN):
-        headers["api-key"] = address.key
+    needs_some = address.url.startswith("https:") and not address.is_near
+    named = {name: os.environ[name] for name in CERTIFICATES if needs_some and os.environ.get(name)}
+    try:
+        http = httpx2.AsyncClient(
+            verify=_trusted(tuple(named.values())),
+            trust_env=not address.is_near,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_MAX_KEPT),
+        )
+    except OSError as error:
+        problem = (
+            f"no certificates can be read from {' or '.join(map(repr, named.values()))}: {error.strerror or error}"
+        )
+        raise ModelError(problem, hint=f"correct or unset {' and '.join(named)}") from None
+    except (ImportError, ValueError, httpx2.InvalidURL):
+        raise ModelError(
+            "the proxy that the environment names cannot be used",
+            hint="correct or unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY; one of socks5:// needs the package socksio",
+        ) from None
     return openai.AsyncOpenAI(
-        base_url=address.url,
-        api_key=address.key,
-        default_headers=headers,
-        http_client=_carrier(address, headers),
-        max_retries=0,
+        base_url=address.url, api_key=address.key, default_headers=address.headers, http_client=http, max_retries=0
     )
 
 
-def _carrier(address: Address, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """HTTP client, with the proxy and the certificates of the environment. A server on this machine needs neither.
-
-    Raises ModelError for a proxy or certificates that cannot be used.
-    """
-    parts, given = urlsplit(address.url), {name.lower() for name in headers}
-    is_near = is_on_this_machine(parts.hostname or "")
-
-    async def adjusted(request: httpx2.Request) -> None:
-        """Takes the key, and the user's own headers, from a request that was redirected to another host."""
-        dropped = [*AUTHORIZING, *given] if request.url.host != parts.hostname else []
-        if "api-key" in given and "authorization" not in given:
-            dropped.append("authorization")
-        if not address.is_official:  # they describe this machine
-            dropped += [name for name in request.headers if name.startswith("x-stainless-")]
-        for name in dropped:
-            request.headers.pop(name, None)
-
-    named = [os.environ.get(name) or None if parts.scheme == "https" and not is_near else None for name in CERTIFICATES]
-    try:
-        return httpx2.AsyncClient(
-            verify=_trusted(*named),
-            trust_env=bool(proxies()) and not is_near,
-            follow_redirects=True,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_MAX_KEPT),
-            event_hooks={"request": [adjusted]},
-        )
-    except OSError as error:
-        variable, value = next((name, value) for name, value in zip(CERTIFICATES, named, strict=True) if value)
-        why = "holds no certificate" if isinstance(error, ssl.SSLError) else str(error.strerror).lower()
-        raise ModelError(
-            f"{variable} names {value!r}, from which no certificates can be read: {why}",
-            hint=f"let it name trusted certificates in PEM format, or unset {variable}",
-        ) from None
-    except (ImportError, ValueError, httpx2.InvalidURL) as error:
-        needs = "needs the package socksio, which is not installed"
-        why = (
-            needs if isinstance(error, ImportError) else "is not an address that can be used, such as http://host:3128"
-        )
-        raise ModelError(f"the proxy that {proxies()} names {why}", hint=f"correct or unset {proxies()}") from None
-
-
 @functools.lru_cache(8)
-def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Trusted certificates of the environment, else of the system. They are kept: each event loop would read them."""
-    return httpx2.create_ssl_context(trust_env=file is not None or folder is not None)
+def _trusted(named: tuple[str, ...]) -> ssl.SSLContext:
+    """Trusted certificates of the environment, where it names some, else of the system. They are kept: each event loop
+    would read them."""
+    return httpx2.create_ssl_context(trust_env=bool(named))
 
 
 def _problem(error: openai.APIConnectionError) -> Problem:
@@ -550,21 +494,3 @@ async def to_the_end(
             await undo(found[0])
         raise
     return found[0]
-
-
-async def _after(
-    first: dict[str, Any] | None, events: AsyncGenerator[dict[str, Any], None]
-) -> AsyncGenerator[dict[str, Any], None]:
-    """The events, the one that was read already included."""
-    if first is not None:
-        yield first
-    async for event in events:
-        yield event
-
-
-def _json(data: bytes) -> Any:
-    """JSON value; "" if it is none."""
-    try:
-        return json.loads(data)
-    except ValueError:
-        return ""

@@ -23,8 +23,6 @@ _IMPOSSIBLE = -9999.0
 """Log-probability that servers write for minus infinity, which JSON has no number for."""
 
 _NUMBERS = (int, float)
-_STOPPED = {"stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "complete", "completed"}
-_RAN_OUT = {"length", "max_tokens", "max_length", "max_output_tokens", "model_length"}
 
 Vocabulary = Sequence[bytes | None]
 
@@ -56,7 +54,7 @@ class Delta(NamedTuple):
 
 
 def read(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
-    """Content of an event of `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, or llama.cpp's `/completion`.
+    """Content of an event of `/v1/completions`, `/v1/chat/completions`, or llama.cpp's `/completion`.
 
     `vocabulary` holds the bytes of known tokens by id. Raises ModelError for any other object.
     """
@@ -65,32 +63,9 @@ def read(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
     try:
         if "choices" not in event and "content" in event:
             return _native(event, vocabulary)
-        if str(event.get("type")).startswith("response."):
-            return _response(event, vocabulary)
         return _choice(event, vocabulary)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         raise ModelError(f"the server sends an event that cannot be read: {str(dict(event))[:SHOWN]}") from None
-
-
-def _response(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
-    """Content of an event of the Responses API, whose `type` says what it is; those of no interest are empty."""
-    match event["type"].removeprefix("response."):
-        case "output_text.delta":
-            return Delta(_text(event["delta"]), [_entry(entry, vocabulary) for entry in event.get("logprobs") or ()])
-        case "reasoning_text.delta" | "reasoning_summary_text.delta":
-            return Delta(thought=_text(event["delta"]))
-        case "refusal.done":
-            return Delta(refused=f"refuses to answer: {str(event.get('refusal'))[:200]}")
-        case "created" | "completed" | "incomplete" as stage:
-            found = event["response"]
-            usage, details = found.get("usage"), found.get("incomplete_details") or {}
-            finish = {"completed": "stop", "incomplete": _finish(details.get("reason"))}.get(stage)
-            kinds = {item.get("type") for item in found.get("output") or ()}
-            asked = {"tool_calls": [...]} if any(str(kind).endswith("_call") for kind in kinds) else {}
-            refused = _refused(asked, finish)
-            is_over = stage != "created"
-            return Delta("", (), finish, None, usage_of(usage), "", refused, found.get("model"), is_over)
-    return Delta()
 
 
 def _choice(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
@@ -101,45 +76,26 @@ def _choice(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
     else:
         return Delta(spent=spent, served=served)
     message = choice.get("delta") or choice.get("message") or {}
-    text, thought = _parts(choice.get("text") if "text" in choice else message.get("content"))
-    thought += _text(message.get("reasoning_content") or message.get("reasoning"))
+    text = _text(choice.get("text") if "text" in choice else message.get("content"))
+    thought, finish = _text(message.get("reasoning_content") or message.get("reasoning")), choice.get("finish_reason")
     stop = choice.get("stop_reason") if "stop_reason" in choice else choice.get("matched_stop")
     return Delta(
         text,
         () if thought and not text else _tokens(choice, vocabulary),
-        _finish(choice.get("finish_reason")),
+        finish if isinstance(finish, str) and finish else None,
         stop if isinstance(stop, str) else None,
         spent,
         thought=thought,
-        refused=_refused(message, choice.get("finish_reason")),
+        refused=_refused(message, finish),
         served=served,
     )
 
 
-def _finish(word: object) -> str | None:
-    """`stop` and `length` for every server's words for them; other words as they are."""
-    if not isinstance(word, str):
-        return None
-    lowered = word.lower()
-    return "stop" if lowered in _STOPPED else "length" if lowered in _RAN_OUT else lowered
-
-
-def _parts(content: object) -> tuple[str, str]:
-    """Text and thoughts of a content, which some servers send as a list of parts (Mistral)."""
-    if not isinstance(content, list):
-        return _text(content), ""
-    texts, thoughts = "", ""
-    for part in content:
-        if part.get("type") == "thinking":
-            thoughts += "".join(_parts(part.get("thinking")))
-        else:
-            texts += _text(part.get("text"))
-    return texts, thoughts
-
-
 def _text(text: object) -> str:
+    """Text of an event. Raises TypeError for what is none, and ValueError for half a character."""
     if text is not None and not isinstance(text, str):
         raise TypeError
+    (text or "").encode()
     return text or ""
 
 
@@ -263,13 +219,11 @@ def usage_of(usage: object) -> ServerUsage | None:
     """Usage that a server reports for a request. A value that is not a count becomes None."""
     if not isinstance(usage, dict):
         return None
-    # the Responses API has other names
-    prompt, completion = ("input", "output") if "input_tokens" in usage else ("prompt", "completion")
-    cached, thoughts = usage.get(f"{prompt}_tokens_details"), usage.get(f"{completion}_tokens_details")
+    cached, thoughts = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     return ServerUsage(
-        _count(usage.get(f"{prompt}_tokens")),
+        _count(usage.get("prompt_tokens")),
         _count(cached.get("cached_tokens")) if isinstance(cached, dict) else None,
-        _count(usage.get(f"{completion}_tokens")),
+        _count(usage.get("completion_tokens")),
         reasoning_tokens=_count(thoughts.get("reasoning_tokens")) if isinstance(thoughts, dict) else None,
     )
 

@@ -25,8 +25,8 @@ from lmql_lite.models.base import (
 from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.assembler import Assembler, ThoughtFilter
 from lmql_lite.models.openai.decoder import usage_of
-from lmql_lite.models.openai.dialects import Body, Dialect, is_about_length
-from lmql_lite.models.openai.negotiation import Exchange, Sender
+from lmql_lite.models.openai.dialects import Body, Dialect
+from lmql_lite.models.openai.negotiation import Exchange, Sender, is_about_length
 from lmql_lite.models.openai.probe import entries, probe
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.tokens import Tokenizer
@@ -37,14 +37,6 @@ Whole = tuple[dict[str, Any], ServerUsage]
 """Response in one piece, and its usage."""
 Row = Sequence[tuple[object, float | None]]
 """Tokens of a scored text: identity and log-probability of each; the first one has none."""
-_UNENDING = 16
-"""Pieces that an answer may have for each token asked for, before it is taken to have no end: a token is one at most,
-but gateways send letter by letter."""
-_WHY_NO_SCORES = {
-    "llama-cpp-python": "reports them one position off",
-    "llama.cpp": "reports no log-probabilities of a prompt",
-    "ollama": "reports no log-probabilities of a prompt",
-}
 
 
 class OpenAIModel(Completer):
@@ -98,8 +90,8 @@ class OpenAIModel(Completer):
         self._making = Lock()
         self.sequences = concurrency
         self.place = f"{self.name} at {self._address.place}" + ("" if revision is None else f", {revision}")
-        self._dialect = Dialect("unknown")
-        self._capabilities: Capabilities | None = None
+        self._is_met = False
+        """The server was probed."""
         self._served: str | None = None
         """Name of the model in the last answer."""
 
@@ -128,20 +120,20 @@ class OpenAIModel(Completer):
 
     async def probe(self, known: Capabilities | None = None) -> Capabilities:
         """See `Completer.probe`. The cost of the probe is reported once, to the caller that waited for it."""
-        if self._capabilities is None and known is not None and known.probe_costs:
+        if not self._is_met and known is not None and known.probe_costs:
             return known
-        if self._capabilities is None:
+        if not self._is_met:
             async with self._sender.client.exclusive():
-                if self._capabilities is None:
+                if not self._is_met:
                     by_ids = self.tokenizer is not None
                     try:
                         with self._address.scrubbing():
-                            self._dialect, found = await probe(self._sender, self._model, self._revision, by_ids=by_ids)
+                            found = await probe(self._sender, self._model, self._revision, by_ids=by_ids)
                     except ServerRefusal as refusal:
                         raise self._explained(refusal) from None
-                    self._capabilities = replace(found, spent=None)
+                    self._is_met = True
                     return found
-        return self._sender.narrowed(self._capabilities)
+        return self._sender.dialect.can
 
     async def models(self) -> tuple[str, ...]:
         """Ids of the models that the server lists. Raises ModelError if it lists none."""
@@ -169,11 +161,10 @@ class OpenAIModel(Completer):
         scored alone, too. The tokens that all texts share with it are the prompt, the rest of each text is its option.
         """
         await self.probe()
-        chat, kind = prompt[-1].role is not None, self._dialect.kind
-        if not self._dialect.can.scores or (chat and kind != "vllm"):
+        dialect = self._sender.dialect
+        if not dialect.can.scores or (prompt[-1].role is not None and dialect.kind != "vllm"):
             raise ModelError(
-                f"{self.name} cannot score options: "
-                f"its server {_WHY_NO_SCORES.get(kind, 'does not score the text of a prompt')}",
+                f"{self.name} cannot score options: its server does not report scores of the text of a prompt",
                 hint="use vLLM, SGLang or a local: model",
             )
         if not any(turn.text for turn in prompt):
@@ -181,8 +172,8 @@ class OpenAIModel(Completer):
         prompts = [prompt, *(_extended(prompt, option) for option in options)]
         try:
             with self._address.scrubbing():
-                answers = await _all(self._whole(chat, body) for body in self._score_bodies(prompts))
-            rows = [row for answer, _ in answers for row in self._rows(answer)]
+                answers = await _all(self._whole(body) for body in self._score_bodies(dialect, prompts))
+            rows = [row for answer, _ in answers for row in _rows(dialect, answer)]
         except ServerRefusal as refusal:
             raise self._explained(refusal) from None
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
@@ -194,69 +185,46 @@ class OpenAIModel(Completer):
             raise ModelError(f"{self.name} has no score of the first token", hint="begin the prompt with some text")
         return Scored(tuple(map(sum, logprobs)), reduce(ServerUsage.plus, (spent for _, spent in answers)))
 
-    def _score_bodies(self, prompts: Sequence[Prompt]) -> list[Body]:
+    def _score_bodies(self, dialect: Dialect, prompts: Sequence[Prompt]) -> list[Body]:
         """Request bodies: one for all texts, in a chat one for each. With a tokenizer, texts are sent as ids (S12)."""
         common: Body = {"model": self._model, "max_tokens": 1, "temperature": 0.0}
-        vllm: Body = {"prompt_logprobs": 0}
-        common |= vllm if self._dialect.kind == "vllm" else {"echo": True, "logprobs": 1}
-        bodies = [self._dialect.prompted(self._model, prompt, self.tokenizer) for prompt in prompts]
+        common |= {"prompt_logprobs": 0} if dialect.kind == "vllm" else {"echo": True, "logprobs": 1}
+        bodies = [dialect.prompted(self._model, prompt, self.tokenizer) for prompt in prompts]
         if prompts[0][-1].role is None:
             return [common | {"prompt": [body["prompt"] for body in bodies]}]
         return [common | body for body in bodies]
 
-    def _rows(self, answer: Mapping[str, Any]) -> list[Row]:
-        """Rows of the texts in an answer. Raises KeyError and the like for an answer without scores."""
-        choices = sorted(answer["choices"], key=lambda choice: int(choice.get("index", 0)))
-        if self._dialect.kind == "vllm":
-            lists = [choice.get("prompt_logprobs") or answer["prompt_logprobs"] for choice in choices]
-            return [[_scored_token(entry) for entry in entries] for entries in lists]
-        found = [choice["logprobs"] for choice in choices]
-        # the last token is the one that the server had to generate
-        return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in found]
-
-    async def _whole(self, chat: bool, body: Body) -> Whole:
+    async def _whole(self, body: Body) -> Whole:
         async def read(exchange: Exchange) -> dict[str, Any]:
             return await anext(exchange.events, {})
 
-        answer, requests = await self._sender.answered(self._dialect, chat, body, read)
+        answer, requests = await self._sender.answered(body, read)
         return answer, replace(usage_of(answer.get("usage")) or ServerUsage(), requests=requests)
 
     async def _pieces(self, prompt: Prompt, request: CompletionRequest) -> AsyncGenerator[StreamPiece, None]:
         """Pieces of one request."""
-        chat = prompt[-1].role is not None
+        chat, dialect = prompt[-1].role is not None, self._sender.dialect
         thoughts = ThoughtFilter() if chat and not (prompt[-1].role == "assistant" and prompt[-1].text) else None
-        assembler = Assembler(request.stops, raw=self._dialect.is_raw(request))
-        body = self._dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
-        most = request.max_tokens if "max_output_tokens" in body else None  # it may be less than a server takes
+        assembler = Assembler(request.stops, raw=dialect.is_raw(request))
+        body = dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
         try:
             async with AsyncExitStack() as stack:
-                exchange = await stack.enter_async_context(self._sender.send(self._dialect, chat, body))
+                exchange = await stack.enter_async_context(self._sender.send(body))
                 deltas = await stack.enter_async_context(aclosing(self._sender.deltas(exchange)))
                 watches = bool(request.stops) and "stop" not in exchange.body
                 # usage so far is reported with each piece, in case the caller leaves the answer
                 sent = ServerUsage(requests=exchange.requests) if exchange.requests > 1 else None
-                count, is_over = 0, False
-                async for whole in deltas:
-                    if whole.served:
-                        self._check_served(whole.served)
-                    for delta in (whole,) if thoughts is None else thoughts.split(whole):
-                        is_over |= assembler.is_stopped and bool(delta.text)
-                        for piece in assembler.take(delta):
-                            count += 1
-                            if assembler.spent is not None:
-                                sent = assembler.spent
-                            if sent is not None and sent.requests != exchange.requests:
-                                sent = replace(sent, requests=exchange.requests)
-                            yield replace(piece, spent=sent) if sent else piece
-                            sent = None
-                            if count == most:
-                                assembler.finish, is_over = assembler.finish or "length", True
-                                break
-                    if count > _UNENDING * request.max_tokens + _UNENDING:
-                        raise ModelError(
-                            f"the server of {self.name} goes on beyond max_tokens={request.max_tokens}, without an end",
-                            hint="see its own log",
-                        )
+                count = 0
+                async for delta in deltas:
+                    if delta.served:
+                        self._check_served(delta.served)
+                    is_over = assembler.is_stopped and bool(delta.text)
+                    for piece in assembler.take(thoughts.split(delta) if thoughts else delta):
+                        count += 1
+                        if assembler.spent is not None:
+                            sent = replace(assembler.spent, requests=exchange.requests)
+                        yield replace(piece, spent=sent) if sent else piece
+                        sent = None
                     if is_over or (watches and assembler.is_stopped):
                         break
         except ServerRefusal as refusal:
@@ -271,7 +239,7 @@ class OpenAIModel(Completer):
         is_snapshot = before is not None and before.startswith(self._model) and served.startswith(self._model)
         if before is None or before == served or is_snapshot or self._revision is not None:
             return
-        self._capabilities = self._served = None  # the next run finds out anew what this is
+        self._is_met, self._served = False, None  # the next run finds out anew what this is
         raise ModelError(
             f"{self._address.shown} answers as model {served!r}, and answered as {before!r} before",
             hint="run it again: what was answered before is in the cache; revision= vouches that they are the same",
@@ -288,7 +256,7 @@ class OpenAIModel(Completer):
             return end.last("stop", spent)
         if not end.finish and end.is_done and not end.size:
             raise ModelError(f"the server of {self.name} returned no answer", hint="see its own log")
-        is_interrupted = end.finish is None and self._dialect.is_serial
+        is_interrupted = end.finish is None and self._sender.dialect.is_serial
         if not end.finish and (is_interrupted or not end.is_done):
             raise BrokenOff(f"the answer of {self.name} broke off in the middle", hint="see the server's own log")
         if end.finish in ("abort", "error"):
@@ -322,6 +290,17 @@ class OpenAIModel(Completer):
                 f"{self.name} does not support greedy decoding: {reason}", hint="use sample(temperature=1)"
             )
         return refusal.as_error()
+
+
+def _rows(dialect: Dialect, answer: Mapping[str, Any]) -> list[Row]:
+    """Rows of the texts in an answer. Raises KeyError and the like for an answer without scores."""
+    choices = sorted(answer["choices"], key=lambda choice: int(choice.get("index", 0)))
+    if dialect.kind == "vllm":
+        lists = [choice.get("prompt_logprobs") or answer["prompt_logprobs"] for choice in choices]
+        return [[_scored_token(entry) for entry in entries] for entries in lists]
+    found = [choice["logprobs"] for choice in choices]
+    # the last token is the one that the server had to generate
+    return [list(zip(one["tokens"], one["token_logprobs"], strict=True))[:-1] for one in found]
 
 
 def _shared_tokens(one: Row, other: Row) -> int:

@@ -24,8 +24,8 @@ from lmql_lite.models.base import (
     PromptTurn,
     ServerUsage,
 )
-from lmql_lite.models.openai.dialects import MIN_OUTPUT, PUSHED, Dialect, Kind
-from lmql_lite.models.openai.negotiation import Exchange, Sender
+from lmql_lite.models.openai.dialects import CAN, Dialect, Kind
+from lmql_lite.models.openai.negotiation import PUSHED, Exchange, Sender
 from lmql_lite.models.openai.refusals import ServerRefusal
 from lmql_lite.options import Sampling
 
@@ -39,6 +39,8 @@ _SCHEMA_PROBE = JsonSchema(
 )
 _TEXT_WIDTH = 5
 """Alternatives that the oldest route reports at most."""
+_MIN_THOUGHTS = 16
+"""Least limit that reasoning models of OpenAI take."""
 _DRAWN = Sampling(temperature=1.0)
 """Sampling of the probes: every model takes it, even those that take no other temperature."""
 _UNSTABLE_FIELDS = {
@@ -51,11 +53,14 @@ _SGLANG_FIELDS = (
     "chat_template", "lora_paths", "revision", "weight_version", "enable_deterministic_inference",
 )  # fmt: skip
 """Stable fields of SGLang's information; the others count requests and measure speed."""
+_ROUTES = ("get_model_info", "model_info", "props", "version", "api/version")
+"""Routes by which servers tell their kind. SGLang has renamed its own."""
 _LLAMA_FIELDS = ("build_info", "model_path", "model_alias", "chat_template", "bos_token", "eos_token", "modalities")
 
 
-async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool) -> tuple[Dialect, Capabilities]:
-    """Dialect and capabilities of a server, by free requests and, if these do not tell, by one token.
+async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool) -> Capabilities:
+    """Finds out what a server can do, by free requests and, if these do not tell, by one token: the sender has its
+    dialect then. The result has also the usage of the probe.
 
     `revision` vouches for the model in place of what the server reports (S4). `by_ids`: prompts are sent as token ids,
     where the server takes them; these need not be the tokens that it would cut the text into. Raises ModelError for no
@@ -63,8 +68,9 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     """
     client = sender.client
     dialect, reported = await _look_around(client, name)
-    stops_on_close = client.address.is_official or client.address.is_azure  # as gateways report that resell them
-    dialect = replace(dialect, stops_on_close=stops_on_close)
+    is_official = client.address.is_official or client.address.is_azure
+    if is_official:  # closing the connection ends an answer there, as gateways report that resell them
+        dialect = replace(dialect, can=replace(dialect.can, bills_to_the_end=False))
     if dialect.is_serial:
         client.lower_concurrency(1)
 
@@ -76,34 +82,33 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
         text = json.dumps(facts, sort_keys=True, default=str)
         return f"openai:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
-    can = replace(dialect.can, fingerprint=fingerprint(None))
-    if dialect.is_known:
-        return dialect, can
-    chat, tokens = dialect.stops_on_close, 1  # models of OpenAI and Azure are mostly those of chats
-    refused = ServerUsage(0, 0, 0, 0, 0)  # a refusal costs nothing, but its requests count
+    chat, tokens = dialect.can.chat_only or is_official, 1  # models of OpenAI and Azure are mostly those of chats
+    spent = ServerUsage(0, 0, 0, 0, 0)  # a refusal costs nothing, but its requests count
+    served: str | None = None
     while True:
-        can = replace(can, chat_only=chat)
-        if chat and revision is not None and dialect.kind == "openai":
-            # the served name is not needed, and the first request shows the rest
-            return dialect, replace(can, probe_costs=True, spent=refused)
+        can = replace(dialect.can, fingerprint=fingerprint(served), chat_only=chat)
+        if dialect.is_known:
+            sender.dialect = replace(dialect, can=can)
+            return can
+        width = can.alternatives if chat else min(can.alternatives, _TEXT_WIDTH)
+        can = replace(can, probe_costs=True, alternatives=width)
+        sender.dialect = replace(dialect, can=can)
+        # with a revision, the served name of a model of OpenAI is not needed, and the first request shows the rest
+        if served is not None or (chat and revision is not None and dialect.kind == "openai"):
+            return replace(can, spent=spent)
         try:
-            served, found = await _ask_for_a_token(sender, name, dialect, can, tokens)
+            served, found = await _ask_for_a_token(sender, name, tokens)
+            dialect, spent = replace(dialect, can=replace(found, spent=None)), spent.plus(found.spent)
         except ServerRefusal as refusal:
-            refused = replace(refused, requests=refused.requests + refusal.requests)
-            is_first_chat = chat and tokens == 1
-            if not chat and not dialect.stops_on_close and _is_about_chat(refusal):
+            spent = replace(spent, requests=spent.requests + refusal.requests)
+            if not chat and not is_official and _is_about_chat(refusal):
                 chat = True
-            elif is_first_chat and dialect.stops_on_close and "not a chat model" in refusal.reason:
+            elif chat and is_official and tokens == 1 and "not a chat model" in refusal.reason:
                 chat = False
-            elif is_first_chat and _is_about_responses(refusal):
-                dialect, tokens = replace(dialect, kind="responses"), MIN_OUTPUT
-                can = replace(dialect.can, fingerprint=can.fingerprint)
-            elif is_first_chat and _is_about_thoughts(refusal):
-                tokens = MIN_OUTPUT
+            elif chat and tokens == 1 and _is_about_thoughts(refusal):
+                tokens = _MIN_THOUGHTS
             else:
                 raise
-        else:
-            return dialect, replace(found, fingerprint=fingerprint(served), spent=refused.plus(found.spent))
 
 
 def _named(variant: Mapping[str, object]) -> dict[str, object]:
@@ -111,15 +116,11 @@ def _named(variant: Mapping[str, object]) -> dict[str, object]:
     return {f"sent {name}": value for name, value in variant.items()}
 
 
-async def _ask_for_a_token(
-    sender: Sender, name: str, dialect: Dialect, can: Capabilities, tokens: int
-) -> tuple[str, Capabilities]:
+async def _ask_for_a_token(sender: Sender, name: str, tokens: int) -> tuple[str, Capabilities]:
     """Served model, and capabilities by one token, requested with every option: refused or ignored ones are missing."""
+    can = sender.dialect.can
     prompt, pushed = (_CHAT_PROBE, _SCHEMA_PROBE) if can.chat_only else (_TEXT_PROBE, None)
     request = CompletionRequest(tokens, pushed=pushed, sampling=_DRAWN, alternatives=can.alternatives)
-    if not can.chat_only:
-        sender.narrow(_TEXT_WIDTH)
-    body = dialect.body(name, prompt, request, tokenizer=None)
 
     async def read(exchange: Exchange) -> tuple[str, Capabilities]:
         served, spent, alternatives, has_text, is_over = None, None, 0, False, False
@@ -131,17 +132,17 @@ async def _ask_for_a_token(
                 alternatives = max([alternatives, *(len(token.alternatives) for token in delta.tokens)])
         if served is None and not is_over:
             raise BrokenOff(f"{sender.client.address.shown} ended an answer before it began")
+        left = sender.dialect.can
         return str(served), replace(
-            can,
-            probe_costs=True,
+            left,
             takes_schemas=any(field in exchange.body for field in PUSHED),
-            takes_seeds="seed" in exchange.body,
             # an answer that ended at once had no alternatives to report
-            alternatives=exchange.width if alternatives or not has_text else 0,
-            spent=spent or ServerUsage(),
+            alternatives=left.alternatives if alternatives or not has_text else 0,
+            spent=spent,
         )
 
-    (served, found), requests = await sender.answered(dialect, can.chat_only, body, read)
+    body = sender.dialect.body(name, prompt, request, tokenizer=None)
+    (served, found), requests = await sender.answered(body, read)
     return served, replace(found, spent=replace(found.spent or ServerUsage(), requests=requests))
 
 
@@ -151,11 +152,6 @@ def _is_about_chat(refusal: ServerRefusal) -> bool:
         return True
     words = re.search(r"\bchat\b|completion operation", refusal.reason)
     return refusal.status in (400, 403, 422) and words is not None
-
-
-def _is_about_responses(refusal: ServerRefusal) -> bool:
-    """True if the model is served by the Responses API alone."""
-    return refusal.status in (400, 404) and re.search(r"v1/responses|responses api", refusal.reason, re.I) is not None
 
 
 def _is_about_thoughts(refusal: ServerRefusal) -> bool:
@@ -173,42 +169,40 @@ async def _look_around(client: Client, name: str) -> tuple[Dialect, dict[str, An
     """Dialect of a server, and what it reports about itself and the model: a missing route is an answer, too."""
     root = client.address.root
     listed = await entries(client)
-    found: dict[str, Any] = {}
-    if not (client.address.is_official or client.address.is_azure):
-        routes = {"sglang": "get_model_info", "llama": "props", "version": "version", "ollama": "api/version"}
-        answers = await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in routes.values()))
-        found = dict(zip(routes, answers, strict=True))
-    kind: Kind = "openai" if not found else _kind(found, listed)
-    if kind == "unknown":
-        kind = await _kind_by_description(client)
+    is_official = client.address.is_official or client.address.is_azure
+
+    async def seen(*routes: str) -> list[Mapping[str, Any]]:
+        return list(await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in routes)))
+
+    found = dict(zip(_ROUTES, await seen(*_ROUTES), strict=True)) if not is_official else {}
+    kind: Kind = "openai" if is_official else _kind(found, listed)
+    if kind == "unknown" and "llama.cpp Python" in str((await seen("openapi.json"))[0].get("info")):
+        kind = "llama-cpp-python"
     entry = _entry(name, kind, listed, lists_all=client.address.is_official or kind != "openai")
     reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _UNSTABLE_FIELDS}
     context = entry.get("max_model_len")
-    dialect = Dialect(kind)
+    can = CAN[kind]
     match kind:
         case "vllm":
             reported["version"] = found["version"].get("version")
-            dialect = Dialect(kind, _numbers(reported["version"]))
         case "sglang":
-            names = ("get_model_info", "model_info", "get_server_info", "server_info")
             info: dict[str, Any] = {}
-            for one in await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in names)):
+            for one in (found["get_model_info"], found["model_info"], *await seen("get_server_info", "server_info")):
                 info |= one
             reported |= {key: info[key] for key in _SGLANG_FIELDS if key in info}
-            seeded = bool(info.get("enable_deterministic_inference"))
-            dialect = Dialect(kind, _numbers(info.get("version")), seeded=seeded)
         case "llama.cpp":
-            reported |= {key: found["llama"][key] for key in _LLAMA_FIELDS if key in found["llama"]}
-            context = (found["llama"].get("default_generation_settings") or {}).get("n_ctx", context)
-            dialect = Dialect(kind, prefills=await _prefills(client))
+            props = found["props"]
+            reported |= {key: props[key] for key in _LLAMA_FIELDS if key in props}
+            context = (props.get("default_generation_settings") or {}).get("n_ctx", context)
+            can = replace(can, continues_turns=await _prefills(client))
             # it closes each connection after a stream, although it reports otherwise
             client.headers["Connection"] = "close"
         case "ollama":
-            models = (await _fetch(client, f"{root}/api/tags")).get("models") or ()
+            models = (await seen("api/tags"))[0].get("models") or ()
             tag: Mapping[str, Any] = next((one for one in models if one.get("name") in (name, f"{name}:latest")), {})
-            reported |= {"version": found["ollama"].get("version"), "digest": tag.get("digest")}
-            dialect = Dialect(kind, _numbers(reported["version"]))
-    return replace(dialect, context=context if isinstance(context, int) and context > 0 else None), reported
+            reported |= {"version": found["api/version"].get("version"), "digest": tag.get("digest")}
+    context = context if isinstance(context, int) and context > 0 else None
+    return Dialect(kind, replace(can, context_length=context)), reported
 
 
 async def _fetch(client: Client, url: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
@@ -232,7 +226,7 @@ async def entries(client: Client) -> list[Mapping[str, Any]]:
                 f"{address.shown} is not the address of this server's API",
                 hint=f"did you mean base_url='{address.shown}/v1'?",
             ) from None
-        if refusal.status in (401, 403) or refusal.status >= 500:
+        if refusal.status < 400 or refusal.status in (401, 403) or refusal.status >= 500:
             raise
         return []
     listed = models.get("data") if isinstance(models, Mapping) else None
@@ -243,26 +237,15 @@ async def entries(client: Client) -> list[Mapping[str, Any]]:
 
 def _kind(found: Mapping[str, Mapping[str, Any]], entries: list[Mapping[str, Any]]) -> Kind:
     owners = {str(entry.get("owned_by")) for entry in entries}
-    if "model_path" in found["sglang"]:
+    if "model_path" in {**found["get_model_info"], **found["model_info"]}:
         return "sglang"
-    if "default_generation_settings" in found["llama"] or "build_info" in found["llama"]:
+    if {"default_generation_settings", "build_info"} & found["props"].keys():
         return "llama.cpp"
-    if "vllm" in owners and "version" in found["version"]:
+    if "vllm" in owners:
         return "vllm"
-    if "version" in found["ollama"]:
+    if "version" in found["api/version"]:
         return "ollama"
-    if owners & {"openai", "openai-internal", "system"}:
-        return "openai"
-    return "vllm" if "vllm" in owners else "unknown"
-
-
-async def _kind_by_description(client: Client) -> Kind:
-    """Kind of a server by other routes: newer SGLang moved its information, llama-cpp-python names itself elsewhere."""
-    root = client.address.root
-    if "model_path" in await _fetch(client, f"{root}/model_info"):
-        return "sglang"
-    title = (await _fetch(client, f"{root}/openapi.json")).get("info", {}).get("title", "")
-    return "llama-cpp-python" if "llama.cpp Python" in title else "unknown"
+    return "openai" if owners & {"openai", "openai-internal", "system"} else "unknown"
 
 
 def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all: bool) -> Mapping[str, Any]:
@@ -285,12 +268,6 @@ def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all
 async def _prefills(client: Client) -> bool:
     """True if the server continues a begun turn: llama.cpp shows the prompt that it would make of a chat."""
     turns = (PromptTurn("user", "a?"), PromptTurn("assistant", "bcd"))
-    begun = Dialect("llama.cpp", prefills=True).prompted("", turns)
+    begun = Dialect("llama.cpp", CAN["llama.cpp"]).prompted("", turns)
     shown = await _fetch(client, f"{client.address.root}/apply-template", begun)
     return str(shown.get("prompt")).endswith("bcd")
-
-
-def _numbers(version: object) -> tuple[int, ...]:
-    """`0.11.0rc2.dev7+g1234` -> (0, 11, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", str(version or ""))
-    return tuple(int(part) for part in match[0].split(".")) if match else ()

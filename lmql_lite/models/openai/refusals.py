@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from lmql_lite.errors import AuthenticationError, ModelError, RateLimitError
-from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address, is_on_this_machine
+from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
 from lmql_lite.models.openai.gate import wanted_pause
 
 Problem = Literal["certificate", "tls", "unreachable", "silent", "strange", "reset"]
@@ -84,6 +83,9 @@ class ServerRefusal(Exception):
                 hint="wait, or send fewer requests at once: lmql_lite.model(..., concurrency=4)",
                 retry_after=wanted_pause(self.headers),
             )
+        if status < 400:
+            place = address.clean(self.headers.get("location", "another place"))
+            return ModelError(f"{where} refers to {place}, which is not followed", hint="use that address")
         if status >= 500:
             return ModelError(f"{where} failed {_times(self.requests)}{because}", hint="see its own log")
         return ModelError(f"{where} refuses the request{because}")
@@ -94,18 +96,16 @@ def unreachable(address: Address, problem: Problem, timeout: float, tries: int) 
     where = address.shown
     match problem:
         case "certificate":
-            stated = [f"{name}={os.environ[name]}" for name in CERTIFICATES if os.environ.get(name)]
-            now = f"; now {stated[0]} names them" if stated else ""
-            hint = f"set SSL_CERT_FILE to a file of trusted certificates{now}"
+            hint = "set SSL_CERT_FILE to a file of trusted certificates, with that of this server"
             return ModelError(f"the certificate of {where} is not trusted", hint=hint)
         case "tls":
             hint = f"did you mean {where.replace('https', 'http', 1)}?"
             return ModelError(f"{where} does not speak https", hint=hint)
         case "unreachable":
-            host, named = urlsplit(address.url).hostname or "", proxies()
             hint = "is it running, and is this its address and port?"
-            if named and not is_on_this_machine(host):
-                hint = f"does the proxy that {named} names lead there? NO_PROXY={host} leaves it out for this server"
+            if getproxies() and not address.is_near:
+                host = urlsplit(address.url).hostname
+                hint = f"does the proxy that HTTPS_PROXY or HTTP_PROXY names lead there? NO_PROXY={host} leaves it out"
             return ModelError(f"no server answers at {where}", hint=hint)
         case "silent":
             return ModelError(f"{where} sent nothing for {timeout:g} s", hint="raise lmql_lite.model(..., timeout=...)")
@@ -115,26 +115,6 @@ def unreachable(address: Address, problem: Problem, timeout: float, tries: int) 
             how = f", {_times(tries)} in a row" if tries > 1 else ""
             hint = "see its own log; is it an OpenAI-compatible API?"
             return ModelError(f"{where} closes the connection without an answer{how}", hint=hint)
-
-
-def proxies() -> str:
-    """Names of the variables, or the settings, that name a proxy; "" if none does."""
-    kinds = [
-        f"{kind}_proxy" for kind, value in getproxies().items() if kind in ("http", "https", "all") and value.strip()
-    ]
-    named = [next((name for name in os.environ if name.lower() == kind), "the system's settings") for kind in kinds]
-    return " or ".join(dict.fromkeys(named))
-
-
-def in_band(
-    address: Address, event: Mapping[str, Any] | None, headers: Mapping[str, str], path: str
-) -> ServerRefusal | None:
-    """Refusal in the place of the first event: OpenRouter sends those of other servers with status 200."""
-    error = (event or {}).get("error")
-    code = error.get("code") if isinstance(error, dict) else None
-    if not isinstance(code, int) or isinstance(code, bool) or not 400 <= code < 600:
-        return None
-    return ServerRefusal(address, code, headers, event, path)
 
 
 def _details(body: object) -> Mapping[str, Any]:
