@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -136,31 +136,24 @@ def verify(file: str) -> None:
 
 @cache.command()
 @click.argument("file")
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop entries that are older.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Drop the oldest entries until FILE has at most N bytes.",
-)
-@click.option(
-    "--model", metavar="NAME", help="Only drop entries of this model: its name, or the beginning of its fingerprint."
+    help="Drop the runs that were not used for the longest time, until FILE has at most N bytes.",
 )
 @JSON
-def compact(file: str, older_than: float | None, max_bytes: int | None, model: str | None, as_json: bool) -> None:
+def compact(file: str, max_bytes: int | None, as_json: bool) -> None:
     """Make FILE smaller, and drop what is damaged.
 
-    --older-than and --max-bytes drop entries too; runs ask for them again when they need them. The age of an entry
-    counts from when it was written to a file. --max-bytes drops the runs first that were not used for the longest time.
+    --max-bytes drops entries too; runs ask for them again when they need them.
 
     Other processes may use FILE meanwhile: entries that they write are kept. A crash leaves the old FILE.
     """
     from lmql_lite.cache.tokens.inspect import compacted
 
-    if model is not None and older_than is None and max_bytes is None:
-        raise click.UsageError("--model says whose entries may be dropped: add --older-than or --max-bytes")
     with reporting(as_json):
-        done = compacted(file, model=model, older_than_days=older_than, max_bytes=max_bytes)
+        done = compacted(file, max_bytes=max_bytes)
         if as_json:
             write_object({"file": file} | asdict(done))
             return
@@ -215,17 +208,11 @@ def _note_damage(done: Rewritten) -> None:
 @cache.command()
 @click.argument("files", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, metavar="FILE", help="The new file; it must not exist.")
-@click.option(
-    "--prefer",
-    type=click.Choice(["first", "last"]),
-    default="first",
-    help="If several FILES answer the same question, keep the answer of the first (default) or of the last one.",
-)
 @JSON
-def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"], as_json: bool) -> None:
+def merge(files: tuple[str, ...], output: str, as_json: bool) -> None:
     """Join FILES into a new file that has all their entries. FILES do not change.
 
-    FILES may be of an earlier version, whose format runs no longer read: so this converts them.
+    If several FILES answer the same question, the answer of the first one counts.
     """
     from lmql_lite.cache.tokens.inspect import merged, write_new
     from lmql_lite.cache.tokens.text import visible
@@ -233,7 +220,7 @@ def merge(files: tuple[str, ...], output: str, prefer: Literal["first", "last"],
     with reporting(as_json):
         if os.path.lexists(output):
             raise CacheError(f"{output} exists, and is not overwritten", hint="name another file, or remove it")
-        done = merged(files, prefer)
+        done = merged(files)
         for file in done.damaged:
             note(f"{visible(file)} is damaged; its unreadable part is left out (lq cache verify shows where)")
         write_new(output, done.rows)
@@ -255,16 +242,14 @@ def export(file: str, model: str | None, output: Path | None) -> None:
     \b
     model, fingerprint, vocabulary  the model, and its number of tokens
     kind                top-k, greedy or sampled
+    after, says         text before it, and its own, of a model behind an API
+    logprob             log-probability of its token; null: minus infinity, or not known
     place, parent       hashes of its path and of that of the entry before it (0 at the beginning of the text)
     tokens              ids of the tokens from parent to place
     written             unix time in seconds
-    after, says         text before it, and its own, of a model behind an API
-    top-k:              ids, logprobs of the best tokens; rest: the probability of all others
-    greedy:             token, logprob: the best token under conditions; question: a digest of them
-    sampled:            as greedy, with seed and index: the token that was sampled with these
-    onward              further bytes of the token of a model behind an API, whose tokens here are bytes
+    question, value     those of the file, in hexadecimal and base64
 
-    null means that there is no number: minus infinity, no token. The last field is a checksum of the line.
+    The last field is a checksum of the line.
     """
     from lmql_lite.cache.tokens.inspect import chosen, read_file
     from lmql_lite.cache.tokens.recorded import line_of_row

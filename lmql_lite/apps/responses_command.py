@@ -1,4 +1,4 @@
-"""`lq responses`: inspecting, pruning, merging, exporting and importing the logs of a response cache."""
+"""`lq responses`: inspecting, pruning, merging and exporting the logs of a response cache."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lmql_lite.cache.responses.logs import LogSummary
 
 DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
-MODEL = click.option("--model", required=True, metavar="NAME", help="Name of the model, as the cache was opened.")
-MODEL_ARGS = click.option("--model-args", metavar="A=B,...", help="Its arguments, as the cache was opened.")
 
 
 @click.group(short_help="Inspect and maintain caches of whole answers.")
@@ -153,25 +151,6 @@ def merge(
 
     with reporting(as_json):
         _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
-
-
-@responses.command("import")
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--into", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the cache.")
-@MODEL
-@MODEL_ARGS
-@JSON
-def import_logs(sources: tuple[Path, ...], into: Path, model: str, model_args: str | None, as_json: bool) -> None:
-    """Import logs of lmms-eval, or the output of export, as answers of one model.
-
-    SOURCES are folders or .jsonl files. Keys do not change: a cache that is opened with keys="seed" finds
-    those of lmms-eval.
-    """
-    from lmql_lite.cache.responses.keys import fingerprint_model
-    from lmql_lite.cache.responses.merge import take_over
-
-    with reporting(as_json):
-        _report(str(into), asdict(take_over(list(sources), into, fingerprint_model(model, model_args))), as_json)
 
 
 def _report(file: str, counts: dict[str, int], as_json: bool) -> None:

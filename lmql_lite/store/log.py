@@ -150,7 +150,7 @@ def refuse_foreign(path: Path) -> None:
     if not is_log:
         raise ForeignFile(
             f"{path} is not a log of lmql_lite, and is left as it is",
-            hint="name another file; `lq responses import` takes over the caches of lmms-eval",
+            hint="name another file",
         )
 
 

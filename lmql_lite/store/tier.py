@@ -51,11 +51,6 @@ class TierCounts:
     corrupt: int = 0
     errors: int = 0
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of requested values that were found; 0.0 before the first request."""
-        return self.hits / (self.hits + self.misses) if self.hits else 0.0
-
     def add_read(self, values: Sequence[Buffer | None]) -> None:
         """Counts the hits and misses of one read."""
         found = [len(value) for value in values if value is not None]

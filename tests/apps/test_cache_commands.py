@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import lmql_lite as lq
@@ -94,8 +93,7 @@ def test_compact_drops_what_is_old_and_every_other_run_still_hits(shell: Shell) 
     told = json.loads(shell("cache", "compact", "x.tokens", "--max-bytes", str(most), "--json").out)
     assert (shell.folder / "x.tokens").stat().st_size == told["after"]["bytes"] <= most
     assert hit(shell, "d.lq", "x.tokens") and not hit(shell, "a.lq", "x.tokens")
-    assert shell("cache", "compact", "x.tokens", "--older-than", "1").code == 0 and hit(shell, "d.lq", "x.tokens")
-    shell("cache", "compact", "x.tokens", "--older-than", "0", "--model", "demo")
+    shell("cache", "compact", "x.tokens", "--max-bytes", "0")
     assert json.loads(shell("cache", "stats", "x.tokens", "--json").out)["topks"] == 0
 
 
@@ -108,7 +106,7 @@ def test_compact_mends_a_damaged_file_and_says_what_that_costs(joke: Shell) -> N
     assert hit(joke, "joke.lq", "joke.tokens") and not hit(joke, "q.lq", "joke.tokens")
 
 
-def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_each_other(joke: Shell) -> None:
+def test_merge_takes_the_answer_of_the_first_file_where_files_contradict_each_other(joke: Shell) -> None:
     other = read_file("joke.tokens").rows
     for number, (model, written, row) in enumerate(other[:12]):
         scores = unpacked_scores(row.value, model.vocabulary_size).top_k()
@@ -120,7 +118,7 @@ def test_merge_takes_the_answer_of_the_preferred_file_where_files_contradict_eac
     files = ("joke.tokens", "wrong.tokens")
     assert joke("cache", "merge", *files, "-o", "new.tokens").code == 0
     assert joke("run", "joke.lq", "--cache", "new.tokens", "--cache-mode", "replay").out == joke("run", "joke.lq").out
-    merged = json.loads(joke("cache", "merge", *files, "-o", "last.tokens", "--prefer", "last", "--json").out)
+    merged = json.loads(joke("cache", "merge", *files[::-1], "-o", "last.tokens", "--json").out)
     last = [row for *_, row in read_file("last.tokens").rows]
     assert (merged["models"], merged["entries"]) == (1, len(last))
     assert {row.place: row.value for row in last if not row.question} == {row.place: row.value for *_, row in other}
@@ -133,8 +131,7 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
     assert len(records) == stats["topks"] and ended.err == ""
     for record in records:
         assert record["model"] == "demo" and record["kind"] == "top-k" and record["written"] > 10**9
-        assert record["place"] != record["parent"] and len(record["ids"]) == len(record["logprobs"])
-        assert sum(np.exp(record["logprobs"])) + record["rest"] == pytest.approx(1, abs=1e-4)
+        assert record["place"] != record["parent"] and record["logprob"] <= 0
     assert joke("cache", "export", "joke.tokens", "-o", "x.jsonl").out == ""
     assert (joke.folder / "x.jsonl").read_text("utf-8") == ended.out
     for output in ("x.jsonl", "joke.tokens"):

@@ -96,7 +96,7 @@ def test_prune_drops_what_is_old_large_or_not_served(tmp_path: Path, run: Any, m
     assert json.loads(run("stats", tmp_path, "--json")[1])["answers"] == 0
 
 
-def test_merge_export_and_import(tmp_path: Path, run: Any) -> None:
+def test_merge_and_export(tmp_path: Path, run: Any) -> None:
     one, two = fill(tmp_path / "a", 3), fill(tmp_path / "b", 3, 2)
     code, out, _ = run("merge", one, two, "-o", tmp_path / "c.db")
     assert code == 0 and "5 inserted, 1 duplicates, 0 conflicts" in out
@@ -105,7 +105,4 @@ def test_merge_export_and_import(tmp_path: Path, run: Any) -> None:
     assert run("export", tmp_path / "c.db", "-o", tmp_path / "out.jsonl")[0] == 0
     assert run("export", tmp_path / "c.db", "-o", tmp_path / "out.jsonl")[0] == 6
     assert run("export", tmp_path / "c.db")[1] == (tmp_path / "out.jsonl").read_text()
-    code, out, _ = run("import", tmp_path / "out.jsonl", "--into", tmp_path / "d", "--model", "m")
-    assert code == 0 and "5 inserted" in out
-    with lq.ResponseCache.open(tmp_path / "d", model="m") as cache:
-        assert cache.get_stats()["total_cached_entries"] == 5
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5

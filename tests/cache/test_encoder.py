@@ -166,10 +166,10 @@ def test_statement_10_kv_and_encoder_outputs_evict_nothing_of_each_other(tmp_pat
         for seed in range(12):
             engine.store(ids(4, seed), kv(4, seed))
         assert cache.contains("first") and any(tier.counts.evictions for tier in engine.tiers.tiers)
-        kept = engine.inspect()["disk"]
+        kept = engine.tiers.tiers[1].sizes()
         for number in range(40):
             cache.put(f"item {number}", output(number))
-        assert not cache.contains("first") and engine.inspect()["disk"] == kept
+        assert not cache.contains("first") and engine.tiers.tiers[1].sizes() == kept
         assert {key.count("@") for key in cache.tiers.tiers[1].sizes()} == {4}
     engine.close()
 

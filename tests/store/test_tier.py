@@ -83,7 +83,7 @@ def test_a_value_comes_back_and_everything_else_is_a_miss(make: Make) -> None:
     assert value is not None and memoryview(value).readonly, "a reader cannot change it"
     assert store.delete("a") and not store.delete("a")
     assert store.get(["a"]) == [None] and not store.contains(["a"])[0]
-    assert store.counts.hits >= 5 and store.counts.misses >= 2 and 0 < store.counts.hit_rate < 1
+    assert store.counts.hits >= 5 and store.counts.misses >= 2
     assert not store.notices
 
 

@@ -10,7 +10,6 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -221,39 +220,9 @@ class KVCacheEngine:
             self.tiers.pin(key, pinned)
         return self.lookup(tokens)
 
-    def move(self, tokens: TokenIds, tier: str) -> int:
-        """Moves the known pages of a sequence to one tier: `memory`, `disk` or `redis`. Returns their number of tokens.
-
-        Raises KVError for a tier that this engine does not have.
-        """
-        target = next((one for one in self.tiers.tiers if one.name == tier), None)
-        if target is None:
-            names = ", ".join(one.name for one in self.tiers.tiers)
-            raise KVError(f"there is no tier {tier!r}", hint=f"this engine has {names}")
-        moved = 0
-        self.tiers.flush()
-        for key in reversed(self._known(tokens)):
-            (value,) = self.tiers.get([key])
-            if value is not None and target.put(key, value):
-                moved += 1
-                for other in self.tiers.tiers:
-                    if other is not target:
-                        other.delete(key)
-        return moved
-
     def clear(self, tokens: TokenIds) -> int:
         """Removes the known pages of a sequence from all tiers. Returns their number."""
         return sum(self.tiers.delete(key) for key in self._known(tokens))
-
-    def inspect(self) -> dict[str, list[tuple[KVKey, int]]]:
-        """Keys and sizes in bytes of all pages, by tier, of all models."""
-        pages: dict[str, list[tuple[KVKey, int]]] = {}
-        for tier in self.tiers.tiers:
-            pages[tier.name] = []
-            for key, size in tier.sizes().items():
-                with suppress(KVError):  # an entry from another program
-                    pages[tier.name].append((KVKey.parse(key), size))
-        return pages
 
     def report(self) -> KVReport:
         """Figures since the engine was opened."""

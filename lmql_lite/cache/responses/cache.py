@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from lmql_lite.cache.responses.canonical import Unkeyable, canonical
 from lmql_lite.cache.responses.index import Index, Row, row_of
-from lmql_lite.cache.responses.keys import Keyed, KeyMaker, KeyRule, fingerprint_model, model_hash, without_user
+from lmql_lite.cache.responses.keys import Keyed, KeyMaker, fingerprint_model, model_hash, without_user
 from lmql_lite.cache.responses.merge import MergeReport, OnConflict, RankOfRun, merge, rank_of_run
 from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
@@ -129,9 +129,8 @@ class CacheCall:
 class ResponseCache:
     """Cache of one rank's answers from one model: `db_path` is the index, `audit_path` the log.
 
-    `open` names the files itself and reads those of all ranks. `keys="seed"` makes the keys of lmms-eval, which do not
-    include the prompt, for use with an imported cache. Safe for threads and event loops; each process opens its own.
-    Raises CacheError for files of a newer version, and for a log that another process writes.
+    `open` names the files itself and reads those of all ranks. Safe for threads and event loops; each process opens its
+    own. Raises CacheError for files of a newer version, and for a log that another process writes.
 
     >>> class Shout:
     ...     def generate_until(self, requests):
@@ -149,11 +148,8 @@ class ResponseCache:
         model_fingerprint: str = "",
         task_fingerprints: Mapping[str, str] | None = None,
         policy: CachePolicy | None = None,
-        keys: KeyRule = "full",
         root: Path | None = None,
     ) -> None:
-        if keys not in ("full", "seed"):
-            raise InputError(f"keys={keys!r} is unknown", hint="write full or seed")
         if os.path.realpath(db_path) == os.path.realpath(audit_path):
             raise InputError(f"{db_path} cannot be both the index and the log", hint="name two files")
         self.policy = policy or CachePolicy()
@@ -163,7 +159,7 @@ class ResponseCache:
         self._path = Path(audit_path)
         fingerprint = without_user(model_fingerprint)
         self._model_hash = model_hash(fingerprint)
-        self._keys = KeyMaker(fingerprint, task_fingerprints, keys, self.policy.default_temperature)
+        self._keys = KeyMaker(fingerprint, task_fingerprints, self.policy.default_temperature)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -204,7 +200,6 @@ class ResponseCache:
         rank: int = 0,
         task_fingerprints: Mapping[str, str] | None = None,
         policy: CachePolicy | None = None,
-        keys: KeyRule = "full",
     ) -> ResponseCache:
         """Cache of a model under a folder: `root/<model_hash>/rank<R>.jsonl` and `.db`.
 
@@ -213,7 +208,7 @@ class ResponseCache:
         fingerprint = fingerprint_model(model, model_args)
         folder = _root_folder(root) / model_hash(fingerprint)
         return cls(folder / f"rank{rank}.db", folder / f"rank{rank}.jsonl", model_fingerprint=fingerprint,
-                   task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
+                   task_fingerprints=task_fingerprints, policy=policy, root=folder)  # fmt: skip
 
     @classmethod
     def create(
@@ -226,7 +221,6 @@ class ResponseCache:
         world_size: int = 1,
         task_fingerprints: Mapping[str, str] | None = None,
         policy: CachePolicy | None = None,
-        keys: KeyRule = "full",
     ) -> ResponseCache:
         """Cache of one rank of a run, which `finalize` ends: `root/<model_hash>/runs/<run>/rank_<R>.jsonl` and `.db`.
 
@@ -239,7 +233,7 @@ class ResponseCache:
         folder = _root_folder(root) / model_hash(fingerprint)
         run = rank_of_run(folder, rank, world_size)
         cache = cls(run.log.with_suffix(".db"), run.log, model_fingerprint=fingerprint,
-                    task_fingerprints=task_fingerprints, policy=policy, keys=keys, root=folder)  # fmt: skip
+                    task_fingerprints=task_fingerprints, policy=policy, root=folder)  # fmt: skip
         cache._run = run
         if cache.policy.is_writer:
             run.begin()

@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from lmql_lite.cache.responses.canonical import Unkeyable, canonical, compact, digest
 from lmql_lite.cache.responses.request import (
-    LOGLIKELIHOOD,
     UNNAMED,
     AnyRequest,
     generation_options,
@@ -45,7 +44,6 @@ ALIASES = {
     "max_tokens": ("max_tokens", "max_new_tokens", "max_gen_toks", "max_completion_tokens"),
     "stop": ("stop", "until", "stop_sequences"),
 }
-KeyRule = Literal["full", "seed"]
 
 _CREDENTIAL = re.compile(
     r"(?:set-)?cookie|(?:.*[-_])?(?:auth|access|security|session|csrf|xsrf)[-_]token|key|sig", re.I
@@ -127,46 +125,27 @@ def seed_key(
     task_name: str,
     doc_id: Any,
     idx: int,
-    options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
     *,
     content_hash: str = "",
     task_fingerprint: str = "",
-    model_fingerprint_hash: str = "",
-    eval_version: str = "",
-    version: int = 1,
 ) -> str:
-    """Cache key of lmms-eval, byte for byte. Its version 1 includes neither the model nor the prompt of a generation.
+    """Cache key of version 1 of lmms-eval, byte for byte, for comparisons. It names neither the model nor the prompt.
 
     seed_key("generate_until", "mme", 3, 0, {"temperature": 0.0, "until": ["\\n"]})
     """
-    payload: dict[str, Any] = {"v": version, "rt": request_type, "tn": task_name, "did": doc_id, "idx": idx,
+    payload: dict[str, Any] = {"v": 1, "rt": request_type, "tn": task_name, "did": doc_id, "idx": idx,
                                "gk": seed_options(options)}  # fmt: skip
-    optional = {"ch": content_hash, "tf": task_fingerprint, "mfh": model_fingerprint_hash, "ev": eval_version}
+    optional = {"ch": content_hash, "tf": task_fingerprint}
     payload |= {name: value for name, value in optional.items() if value}
     return hashlib.sha256(json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def seed_options(options: Mapping[str, Any] | None) -> str:
-    """Canonical JSON text of the twelve options in keys of lmms-eval. Raises Unkeyable."""
-    found = {}
-    for name, value in (options or {}).items():
-        if name in SEED_OPTIONS:
-            value = scalar(value)
-            found[name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    try:
-        return compact(found)
-    except (TypeError, ValueError) as error:
-        raise Unkeyable(f"the options of a request have no canonical form ({error})") from None
-
-
-def seed_content_hash(arguments: Sequence[Any]) -> str:
-    """Content hash of lmms-eval: the first 16 digits over the leading text arguments."""
-    leading = []
-    for each in arguments:
-        if not isinstance(each, str):
-            break
-        leading.append(each)
-    return hashlib.sha256("\0".join(leading).encode("utf-8", "surrogatepass")).hexdigest()[:16] if leading else ""
+def seed_options(options: Mapping[str, Any]) -> str:
+    """Canonical JSON text of the twelve options in keys of lmms-eval."""
+    found = {name: value for name, value in options.items() if name in SEED_OPTIONS}
+    whole = {name: int(value) for name, value in found.items() if isinstance(value, float) and value.is_integer()}
+    return compact(found | whole)
 
 
 # Fingerprints --------------------------------------------------------------------------------------------------------
@@ -245,12 +224,9 @@ class Keyed(NamedTuple):
 class KeyMaker:
     """Keys of one model's requests. `default_temperature` None is 1 for a model that a server runs, and else 0."""
 
-    def __init__(
-        self, fingerprint: str, tasks: Mapping[str, str] | None, rule: KeyRule, default_temperature: float | None
-    ) -> None:
+    def __init__(self, fingerprint: str, tasks: Mapping[str, str] | None, default_temperature: float | None) -> None:
         self._model = hashlib.sha256(fingerprint.encode("utf-8", "surrogatepass")).hexdigest()
         self._tasks = dict(tasks or {})
-        self._is_seed = rule == "seed"
         self._is_guess = default_temperature is None and is_server(fingerprint)
         self._default_temperature = 1.0 if self._is_guess else default_temperature or 0.0
         self._name = fingerprint.partition("|")[0]
@@ -264,11 +240,9 @@ class KeyMaker:
         sampling, options, problem = None, "{}", ""
         try:
             sampling = why_sampling(request_type, request.args, self._default_temperature)
-            options = seed_options(given) if self._is_seed else canonical_options(given)
+            options = canonical_options(given)
             if sampling is None:
-                make = self._seed_key if self._is_seed else self._full_key
-                key, content = make(request_type, request, given, options)
-                return Keyed(key, content, options, True)
+                return Keyed(*self._key(request_type, request, given, options), options, True)
         except RecursionError:
             problem = "a request is nested too deeply for a key"
         except Unkeyable as error:
@@ -280,9 +254,7 @@ class KeyMaker:
             )
         return Keyed("", "", options, sampling is None, problem)
 
-    def _full_key(
-        self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str
-    ) -> tuple[str, str]:
+    def _key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str) -> tuple[str, str]:
         """Key, and digest of what the request shows the model. Raises Unkeyable."""
         task = request.task_name
         parts = ['{"$":"options"}' if each is given else compact(canonical(each)) for each in request.args]
@@ -292,13 +264,3 @@ class KeyMaker:
                   "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
         payload = f'{{"did":{doc},"idx":{place},{compact(fields)[1:-1]},"x":['.encode()
         return hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}"
-
-    def _seed_key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any], _: str) -> tuple[str, str]:
-        task, content = request.task_name, seed_content_hash(request.args)
-        try:
-            key = seed_key(request_type, task, request.doc_id, request.idx, given,
-                           content_hash=content if request_type == LOGLIKELIHOOD else "",
-                           task_fingerprint=self.task_fingerprint(task))  # fmt: skip
-        except (TypeError, ValueError) as error:
-            raise Unkeyable(f"a request has no key of lmms-eval ({error})") from None
-        return key, content

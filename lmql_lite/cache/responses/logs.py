@@ -165,7 +165,7 @@ def _kept(log: Path, keep: Callable[[Record], bool]) -> Iterator[bytes]:
 
 
 def exported(log: Path) -> Iterator[Record]:
-    """Servable answers of a log, as plain records that lmms-eval and `lq responses import` read."""
+    """Servable answers of a log, as plain records."""
     with _readable(log):
         for line in read_lines(log):
             if line.record is not None and is_servable(line.record):

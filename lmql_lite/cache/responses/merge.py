@@ -1,10 +1,8 @@
-"""Response logs joined into one: shards, the ranks of a run that has ended, and logs of lmms-eval."""
+"""Response logs joined into one: shards, and the ranks of a run that has ended."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import time
 import uuid
 import zlib
@@ -12,21 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lmql_lite.cache.responses.index import RUNS, Index, is_foreign, is_servable, remove_index
-from lmql_lite.cache.responses.keys import model_hash
 from lmql_lite.cache.responses.logs import LogInUse, Record, writing
-from lmql_lite.cache.responses.request import LOGLIKELIHOOD
-from lmql_lite.cache.responses.values import decoded, encoded
 from lmql_lite.errors import CacheError
 from lmql_lite.store.files import lock_file
-from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, line_of, opening, read_lines, rewrite
+from lmql_lite.store.log import SUFFIX, line_of, opening, read_lines, rewrite
 
 POLL_SECONDS = 0.02
 RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 OnConflict = Literal["first", "newest", "error"]
-_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -227,60 +221,3 @@ def _moved(run: Path) -> MergeReport:
     with suppress(OSError):  # a process still writes there
         run.rmdir()
     return report
-
-
-# Logs of lmms-eval ---------------------------------------------------------------------------------------------------
-
-
-def take_over(sources: list[Path], folder: Path, fingerprint: str) -> MergeReport:
-    """Imports logs of lmms-eval, or exported records, as answers of one model, into a separate log.
-
-    Lines need no checksum here. Raises CacheError, and writes nothing, for a source that is missing, of a newer
-    version, or in the folder itself.
-    """
-    found: list[Path] = []
-    for path in sources:
-        logs = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]
-        if not logs or not logs[0].is_file():
-            raise CacheError(f"{path} has no log, so nothing was imported", hint="name a folder or a .jsonl file")
-        found += logs
-    target = folder / model_hash(fingerprint) / f"imported{SUFFIX}"
-    for path in found:
-        if os.path.realpath(path.parent) == os.path.realpath(target.parent):
-            raise CacheError(f"{path} is an input, but is in the output folder", hint="import into another folder")
-    return _join({path: _adopted_records(path, fingerprint) for path in found}, target, "first")
-
-
-def _adopted_records(log: Path, fingerprint: str) -> Iterator[Record | None]:
-    """Records of a log in this package's form; None for a line whose answer may not be served."""
-    ours = {"schema": SCHEMA, "model_hash": model_hash(fingerprint)}
-    yield ours | {"kind": "cache", "model_fingerprint": fingerprint}
-    with open(log, "rb") as file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if not isinstance(record, dict):
-                if line.strip():
-                    yield None
-                continue
-            if isinstance(schema := record.get("schema"), int) and schema > SCHEMA:
-                raise CacheError(f"{log} was written by a newer version of lmql_lite", hint="update lmql_lite")
-            if record.get("kind", RESPONSE) == RESPONSE:
-                yield _adopted(record, ours)
-
-
-def _adopted(record: Record, ours: dict[str, Any]) -> Record | None:
-    if not record.get("deterministic", True) or not _KEY.fullmatch(str(record.get("cache_key"))):
-        return None
-    missing: Record = {"idx": 0, "gen_kwargs": "{}", "created_at": time.time(), "content_hash": "",
-                       "task_fingerprint": ""}  # fmt: skip
-    adopted = missing | record | ours | {"kind": RESPONSE, "deterministic": True}
-    adopted.pop("replaces", None)
-    try:
-        if adopted["request_type"] == LOGLIKELIHOOD and isinstance(pair := decoded(adopted["response"]), list):
-            adopted["response"] = encoded(tuple(pair))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return adopted if is_servable(adopted) else None

@@ -54,7 +54,7 @@ class JsonlCache:
     def load_cache(self) -> None:
         """Reads the files of all ranks of this model, if the environment enables the cache. Later records win."""
         self._kept: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        self._keys = KeyMaker("", None, "full", 0.0)
+        self._keys = KeyMaker("", None, 0.0)
         self._warned = getattr(self, "_warned", set[str]())
         self._is_on = os.environ.get("LMMS_EVAL_USE_CACHE") == "True"
         for folder in (self._folder_of_lmms_eval(), self._folder()) if self._is_on else ():

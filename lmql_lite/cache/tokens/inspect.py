@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from lmql_lite.cache.tokens.recorded import is_recording, read_recording
 from lmql_lite.cache.tokens.rows import (
@@ -19,8 +17,8 @@ from lmql_lite.cache.tokens.rows import (
     RowError,
     Stored,
     TreeRow,
+    kind_of,
     row_length,
-    unpacked_question,
     unpacked_row,
     unpacked_tokens,
 )
@@ -28,12 +26,10 @@ from lmql_lite.cache.tokens.server import TreeServer, is_redis_url
 from lmql_lite.cache.tokens.text import visible
 from lmql_lite.cache.tokens.tree_file import (
     TreeFile,
-    file_bytes,
     reason,
     remove_companions,
     stored_models,
 )
-from lmql_lite.cache.tokens.version_2 import is_version_2, read_version_2
 from lmql_lite.errors import CacheError
 
 
@@ -91,14 +87,7 @@ class FileContents:
 
     def count(self, kind: str) -> int:
         """Number of entries of a kind."""
-        return sum(_kind(row) == kind for *_, row in self.rows)
-
-
-def _kind(row: TreeRow) -> str:
-    """Kind of an entry: `top-k` for scores, `greedy` or `sampled` for an answer."""
-    if not row.question:
-        return "top-k"
-    return "greedy" if isinstance(unpacked_question(row.question), bytes) else "sampled"
+        return sum(kind_of(row) == kind for *_, row in self.rows)
 
 
 def trees_of(rows: Iterable[Stored]) -> dict[str, StoredPlace]:
@@ -116,7 +105,7 @@ def trees_of(rows: Iterable[Stored]) -> dict[str, StoredPlace]:
                 later.append(stored)
                 continue
             place = places[model.fingerprint, row.place] = above.extended(unpacked_tokens(row.tokens))
-            place.kinds.append(_kind(row))
+            place.kinds.append(kind_of(row))
             place.extended(unpacked_row(row)[1].tokens[:-1])
         if len(later) == len(waiting):
             break
@@ -136,8 +125,6 @@ def read_file(path: str | os.PathLike[str]) -> FileContents:
             server.close()
     given = Path(path)
     check_there(given)
-    if is_version_2(given):
-        return _checked(*read_version_2(given))
     if is_recording(given):
         rows, lines = read_recording(given)
         damage = [f"{lines:,} damaged {'line' if lines == 1 else 'lines'}"] if lines else []
@@ -284,8 +271,6 @@ def survey(root: StoredPlace, *, depth: int | None = None, limit: int | None = N
 
 # files changed: compacted, cleared
 
-DAY_SECONDS = 24 * 3600
-
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
@@ -304,40 +289,13 @@ class Rewritten:
     was_damaged: bool
 
 
-def compacted(
-    path: str | os.PathLike[str],
-    *,
-    model: str | None = None,
-    older_than_days: float | None = None,
-    max_bytes: int | None = None,
-    clock: Callable[[], float] = time.time,
-) -> Rewritten:
-    """Removes damaged entries and free pages of a file.
+def compacted(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Rewritten:
+    """Removes damaged entries and free pages of a file, then the least recently used runs until the file fits into
+    `max_bytes`. Blocks. Raises CacheError if the file cannot be used or rewritten."""
 
-    Entries older than `older_than_days` are dropped, then the least recently used runs until the file fits into
-    `max_bytes`. With `model` (see `chosen`) only entries of that model are dropped. Blocks. Raises CacheError if the
-    file cannot be used, rewritten, or made that small.
-    """
-
-    def change(database: sqlite3.Connection) -> None:
-        mine = _numbers(database, model)
-        if older_than_days is not None:
-            oldest = clock() - older_than_days * DAY_SECONDS
-            _drop(database, mine, "SELECT id FROM run WHERE written < ?", oldest)
-        while max_bytes is not None and file_bytes(database) > max_bytes:
-            used = database.execute(
-                f"SELECT min(used) FROM run WHERE id IN (SELECT run FROM entry WHERE model IN ({mine}))"
-            ).fetchone()[0]
-            if used is None:
-                left = database.execute("SELECT count(*) FROM entry").fetchone()[0]
-                if left:
-                    raise CacheError(
-                        f"{path} cannot be made smaller than {file_bytes(database):,} bytes, the size of the other "
-                        "models' entries",
-                        hint="nothing was changed; allow more bytes, or leave the model out",
-                    )
-                break
-            _drop(database, mine, "SELECT id FROM run WHERE used = ?", used)
+    def change(file: TreeFile, database: sqlite3.Connection) -> None:
+        if max_bytes is not None:
+            file.evict(database, max_bytes)
 
     return _changed(path, change)
 
@@ -345,26 +303,16 @@ def compacted(
 def cleared(path: str | os.PathLike[str], *, model: str | None = None) -> Rewritten:
     """Removes all entries of a file, or those of a model (see `chosen`). Blocks; errors as in `compacted`."""
 
-    def change(database: sqlite3.Connection) -> None:
-        mine = _numbers(database, model)
-        database.execute(f"DELETE FROM entry WHERE model IN ({mine})")
-        database.execute(f"DELETE FROM model WHERE id IN ({mine})")
+    def change(_: TreeFile, database: sqlite3.Connection) -> None:
+        numbers = {each: number for number, each in stored_models(database).items()}
+        for each in chosen(list(numbers), model):
+            database.execute("DELETE FROM entry WHERE model = ?", (numbers[each],))
+            database.execute("DELETE FROM model WHERE id = ?", (numbers[each],))
 
     return _changed(path, change)
 
 
-def _numbers(database: sqlite3.Connection, wanted: str | None) -> str:
-    """Numbers of the models that are meant (see `chosen`), as a list in SQL."""
-    found = {model: number for number, model in stored_models(database).items()}
-    return ", ".join(str(found[each]) for each in chosen(list(found), wanted))
-
-
-def _drop(database: sqlite3.Connection, models: str, runs: str, *values: object) -> None:
-    """Removes the entries of models and runs."""
-    database.execute(f"DELETE FROM entry WHERE model IN ({models}) AND run IN ({runs})", values)
-
-
-def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection], None]) -> Rewritten:
+def _changed(path: str | os.PathLike[str], change: Callable[[TreeFile, sqlite3.Connection], None]) -> Rewritten:
     """Changes a file in one transaction, and frees what is not used. Damaged entries go."""
     if is_redis_url(path):
         raise CacheError(
@@ -391,7 +339,7 @@ def _changed(path: str | os.PathLike[str], change: Callable[[sqlite3.Connection]
         with file.transaction() as database:
             database.executemany("DELETE FROM entry WHERE id = ?", [(number,) for number in file.damaged])
             count = database.execute("SELECT count(*) FROM entry").fetchone()[0]
-            change(database)
+            change(file, database)
             database.execute("DELETE FROM run WHERE id NOT IN (SELECT run FROM entry)")
             database.execute("UPDATE state SET version = version + 1")
             after = database.execute("SELECT count(*) FROM entry").fetchone()[0]
@@ -423,12 +371,12 @@ class Merged:
         return len({model.fingerprint for model, *_ in self.rows})
 
 
-def merged(paths: Sequence[str | os.PathLike[str]], prefer: Literal["first", "last"] = "first") -> Merged:
-    """Joint rows of several files, which stay unchanged. For equal questions, the file named first (or last) counts.
-    Blocks. Raises CacheError if a file cannot be read."""
+def merged(paths: Sequence[str | os.PathLike[str]]) -> Merged:
+    """Joint rows of several files, which stay unchanged. For equal questions, the file named first counts. Blocks.
+    Raises CacheError if a file cannot be read."""
     found: dict[tuple[str, int, bytes], Stored] = {}
     damaged: list[str] = []
-    for path in paths if prefer == "first" else paths[::-1]:
+    for path in paths:
         contents = read_file(path)
         if not contents.is_sound:
             damaged.append(str(path))

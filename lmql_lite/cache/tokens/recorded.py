@@ -1,14 +1,16 @@
 """Rows of token trees as JSON lines that a reviewer can read in a diff: recordings, and what `lq cache export` writes.
 
 A line is one entry, with a checksum (`store/log.py`). `after` is the end of the text before it and `says` the token, if
-the vocabulary is known; both are for people, and are not read. `place` and `parent` are hashes of paths, and `tokens`
-lead from one to the other; the parent of the first entry is 0.
+the vocabulary is known, and `logprob` that of the token; they are for people, and are not read. `place` and `parent`
+are hashes of paths, and `tokens` lead from one to the other; the parent of the first entry is 0. `question` and `value`
+are those of a `.tokens` file, in hexadecimal and base64.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -17,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
-from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.rows import (
     VOCABULARY,
     ModelName,
@@ -26,17 +26,12 @@ from lmql_lite.cache.tokens.rows import (
     Rows,
     Stored,
     TreeRow,
-    packed_answer,
-    packed_question,
-    packed_scores,
+    kind_of,
     packed_tokens,
     row_length,
-    unpacked_answer,
-    unpacked_question,
-    unpacked_scores,
+    unpacked_row,
     unpacked_tokens,
 )
-from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.cache.tokens.text import BYTES, Vocabulary, after_beginning, spelled
 from lmql_lite.errors import CacheError
 from lmql_lite.store.log import SCHEMA, LogWriter, line_of, read_lines
@@ -77,69 +72,30 @@ def read_recording(path: Path) -> tuple[list[Stored], int]:
 def line_of_row(stored: Stored, above: Sequence[int] = (), vocabulary: Vocabulary | None = None) -> bytes:
     """The line of a row. `above` are tokens before its place, as many as are known."""
     model, written, row = stored
-    record: dict[str, Any] = {"schema": SCHEMA}
-    asked: dict[str, Any]
-    if row.question:
-        question = unpacked_question(row.question)
-        answer = unpacked_answer(row.value)
-        best, onward, digest = answer.token, answer.onward, question if isinstance(question, bytes) else question[0]
-        record["kind"] = "greedy"
-        asked = {"question": digest.hex(), "token": best if best >= 0 else None, "logprob": _short(answer.logprob)}
-        if not isinstance(question, bytes):
-            record["kind"] = "sampled"
-            asked |= {"seed": question[1], "index": question[2]}
-        if (kept := answer.outcomes) is not None:
-            numbers = {"logprobs": [*map(_short, kept.logprobs)], "weights": [*map(_short, kept.weights)]}
-            asked["outcomes"] = {"ids": kept.ids.tolist(), **numbers}
-    else:
-        entry = unpacked_scores(row.value, 0)
-        scores, onward = entry.top_k(), entry.onward
-        best = scores.ids.item(0)
-        record["kind"] = "top-k"
-        asked = {"ids": scores.ids.tolist(), "logprobs": [*map(_short, scores.logprobs)], "rest": _short(scores.rest)}
+    _, entry = unpacked_row(row)
+    record: dict[str, Any] = {"kind": kind_of(row), "schema": SCHEMA}
     vocabulary = vocabulary or (BYTES if model.vocabulary_size == VOCABULARY else None)
     if vocabulary is not None:
         record["after"] = _text(after_beginning(above, vocabulary), vocabulary)[-SHOWN:]
-        record["says"] = _text([best, *onward], vocabulary) if best >= 0 else None
+        record["says"] = _text(entry.tokens, vocabulary) if entry.tokens[0] >= 0 else None
+    record["logprob"] = float(str(np.float32(entry.logprob))) if math.isfinite(entry.logprob) else None
     record |= {"model": model.name, "fingerprint": model.fingerprint, "vocabulary": model.vocabulary_size}
     record |= {"written": written} if written else {}
     record |= {"place": f"{row.place:016x}", "parent": f"{row.parent:016x}", "tokens": [*unpacked_tokens(row.tokens)]}
-    return line_of(record | asked | ({"onward": [*onward]} if onward else {}))
+    return line_of(record | {"question": row.question.hex(), "value": b64encode(row.value).decode()})
 
 
 def _stored(record: Mapping[str, Any]) -> Stored:
     """The row of a line. Raises KeyError, TypeError, ValueError and OverflowError."""
     model = ModelName(str(record["fingerprint"]), str(record["model"]), int(record["vocabulary"]))
     place, parent = int(record["place"], 16), int(record["parent"], 16)
-    tokens, onward = [int(each) for each in record["tokens"]], bytes(record.get("onward", ()))
+    tokens = [int(each) for each in record["tokens"]]
     if reduce(mix, tokens, parent) != place:
         raise ValueError("the tokens do not lead to the place")
-    question = b""
-    if record["kind"] == "top-k":
-        logprobs = np.array([_number(each) for each in record["logprobs"]], np.float32)
-        entry = TopK(np.array(record["ids"], np.int32), logprobs, _number(record["rest"]), 0)
-        if entry.ids.shape != logprobs.shape:
-            raise ValueError("it has other numbers of ids and of log-probabilities")
-        value = packed_scores(ScoreEntry(entry, 0, onward))
-        unpacked_scores(value, model.vocabulary_size)
-    else:
-        digest = bytes.fromhex(record["question"])
-        sampled = record["kind"] == "sampled"
-        question = packed_question((digest, int(record["seed"]), int(record["index"])) if sampled else digest)
-        unpacked_question(question)
-        token = -1 if record["token"] is None else int(record["token"])
-        outcomes = _outcomes(record["outcomes"]) if "outcomes" in record else None
-        value = packed_answer(Answer(token, _number(record["logprob"]), 0, onward, outcomes))
-    return model, int(record.get("written") or 0), TreeRow(place, question, parent, packed_tokens(tokens), value)
-
-
-def _outcomes(found: Mapping[str, Any]) -> Outcomes:
-    ids = np.array(found["ids"], np.int32)
-    columns = [[_number(each) for each in found[name]] for name in ("logprobs", "weights")]
-    logprobs, weights = (np.array(column, np.float32) for column in columns)
-    if not ids.shape == logprobs.shape == weights.shape:
-        raise ValueError("it has other numbers of ids, log-probabilities and weights")
-    return Outcomes(ids, logprobs, weights)
+    value = b64decode(record["value"], validate=True)
+    row = TreeRow(place, bytes.fromhex(record["question"]), parent, packed_tokens(tokens), value)
+    unpacked_row(row._replace(vocabulary=model.vocabulary_size))
+    return model, int(record.get("written") or 0), row
 
 
 def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
@@ -148,15 +104,6 @@ def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
         part = vocabulary[token] if token < len(vocabulary) else None
         parts.append(spelled([token], vocabulary).encode() if part is None else part)
     return b"".join(parts).decode("utf-8", "replace")
-
-
-def _short(number: float) -> float | None:
-    """The shortest number that is the same float32; None for minus infinity."""
-    return float(str(np.float32(number))) if math.isfinite(number) else None
-
-
-def _number(value: float | None) -> float:
-    return -math.inf if value is None else float(value)
 
 
 class RecordedRows(Rows):

@@ -192,6 +192,13 @@ def unpacked_row(row: TreeRow) -> tuple[Question, Entry]:
     return unpacked_question(row.question), unpacked_answer(row.value)
 
 
+def kind_of(row: TreeRow) -> str:
+    """Kind of an entry: `top-k` for scores, `greedy` or `sampled` for an answer. Raises RowError."""
+    if not row.question:
+        return "top-k"
+    return "greedy" if isinstance(unpacked_question(row.question), bytes) else "sampled"
+
+
 def row_length(row: TreeRow) -> int:
     """Number of tokens in a row. Raises RowError."""
     return len(unpacked_row(row)[1].tokens)

@@ -36,7 +36,6 @@ PLACES = 200
 """Maximum number of places of one statement."""
 _HEADER_BYTES = 100
 _OLD_MARK = b"\x93tokens"
-_VERSION_2 = _OLD_MARK + b"\2"
 
 _ENTRY = """CREATE TABLE entry (
     id INTEGER PRIMARY KEY, model INTEGER NOT NULL, place INTEGER NOT NULL, question BLOB NOT NULL,
@@ -506,7 +505,7 @@ class TreeFile(Rows):
             database.executemany("UPDATE run SET used = ? WHERE id = ?", [(run, each) for each in self._used])
             self._used.clear()
         if self._max_bytes is not None and file_bytes(database) > self._max_bytes:
-            self._evict(database, run)
+            self.evict(database, KEPT_SHARE * self._max_bytes, run)
 
     def add(
         self,
@@ -554,13 +553,13 @@ class TreeFile(Rows):
             known = self._models[model.fingerprint] = known[0], known[1], longest
         return known[:2]
 
-    def _evict(self, database: sqlite3.Connection, newest: int) -> None:
-        """Removes the runs that were not used for the longest time."""
-        assert self._max_bytes is not None, "a file without a cap is not too large"
-        runs = database.execute("SELECT id, used, first, last FROM run WHERE used < ? ORDER BY used, id", (newest,))
+    def evict(self, database: sqlite3.Connection, max_bytes: float, newest: int | None = None) -> None:
+        """Removes the runs that were not used for the longest time, except the newest, until the file fits."""
+        order = "SELECT id, used, first, last FROM run WHERE used IS NOT ? ORDER BY used, id"
+        runs = database.execute(order, (newest,))
         before = None
         for run, used, first, last in runs.fetchall():
-            if used != before and file_bytes(database) <= KEPT_SHARE * self._max_bytes:
+            if used != before and file_bytes(database) <= max_bytes:
                 break
             before = used
             database.execute("DELETE FROM entry WHERE id BETWEEN ? AND ? AND run = ?", (first, last, run))
@@ -630,11 +629,6 @@ def check_mark(path: Path, given: Path) -> None:
         raise CacheError(f"{given} cannot be read ({reason(error)})") from error
     if head[68:72] == APPLICATION.to_bytes(4):
         return
-    if head.startswith(_VERSION_2):
-        raise CacheError(
-            f"{given} was written by an earlier lmql-lite, in another format",
-            hint=f"convert it: lq cache merge {given} -o new.tokens",
-        )
     if head.startswith(_OLD_MARK):
         raise CacheError(
             f"{given} was written by an earlier lmql-lite, in a format that is no longer read",

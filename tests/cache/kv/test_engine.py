@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from lmql_lite.cache.kv.config import KVCacheMetadata
 from lmql_lite.cache.kv.engine import KVCacheEngine
-from lmql_lite.cache.kv.pages import KVKey, decode_page, encode_page
+from lmql_lite.cache.kv.pages import decode_page, encode_page
 from tests.cache.kv.engines import HEADS, LAYERS, METADATA, SIZE, config, cut, ids, kv, opened, same, torch
 from tests.conftest import examples
 
@@ -104,7 +104,7 @@ def test_statements_10_13_14_and_check_7_other_shapes_and_masks_raise() -> None:
                 engine.store(*given)
         with pytest.raises(ValueError, match="must be False for a beginning"):
             engine.retrieve(ids(300), ~suffix(300, 100))
-        assert engine.inspect() == {"memory": []}
+        assert engine.tiers.keys() == []
 
 
 def test_statement_11_and_check_6_another_layout_raises() -> None:
@@ -307,7 +307,7 @@ def test_trimmed_layers_are_refused_with_a_notice() -> None:
         assert "layers hold [100, 300] of 300 tokens, and were not stored" in engine.report().notices[0]
 
 
-def test_pages_are_pinned_moved_inspected_and_cleared(tmp_path: Path) -> None:
+def test_pages_are_pinned_and_cleared(tmp_path: Path) -> None:
     page = 100_000
     with opened(tmp_path, max_local_cpu_size=3 * page / 2**30, max_local_disk_size=3 * page / 2**30) as engine:
         engine.store(ids(512), kv(512))
@@ -316,18 +316,6 @@ def test_pages_are_pinned_moved_inspected_and_cleared(tmp_path: Path) -> None:
             engine.store(ids(512, seed), kv(512, seed))
         assert engine.lookup(ids(512)) == 512 and engine.lookup(ids(512, 8)) > 0 and engine.lookup(ids(512, 2)) == 0
         engine.pin(ids(512), False)
-        assert engine.move(ids(512), "disk") == 2
-        moved = {KVKey.parse(key).chunk_hash for key in engine._known(ids(512))}
-        listed = engine.inspect()
-        assert moved <= {key.chunk_hash for key, _ in listed["disk"]} and len(moved) == 2
-        assert moved.isdisjoint(key.chunk_hash for key, _ in listed["memory"])
-        assert all(
-            key.model == METADATA.model_name and size > 256 * 24 for tier in listed.values() for key, size in tier
-        )
-        assert engine.move(ids(512), "memory") == 2 and engine.lookup(ids(512)) == 512
-        with pytest.raises(ValueError, match="there is no tier 'redis'") as error:
-            engine.move(ids(512), "redis")
-        assert error.value.hint == "this engine has memory, disk"  # type: ignore[attr-defined]
         assert engine.clear(ids(512)) == 2 and engine.lookup(ids(512)) == 0
 
 
@@ -376,7 +364,7 @@ def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
             path.write_bytes(b"no page")
     with opened(tmp_path) as engine:
         assert engine.longest(torch.cat([ids(300)[:100], ids(50, seed=2)]))[1] == 100
-        assert len(engine.inspect()["disk"]) == 2 and all(path.exists() for path in foreign)
+        assert all(path.exists() for path in foreign)
 
 
 def test_check_15_a_planted_pickle_is_never_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

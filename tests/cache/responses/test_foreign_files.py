@@ -177,20 +177,9 @@ def test_two_models_at_one_place_keep_both_their_answers(tmp_path: Path) -> None
 def test_a_cache_opened_without_a_fingerprint_counts_the_answers_of_all_models_and_serves_none(tmp_path: Path) -> None:
     with pair(tmp_path, model_fingerprint="a") as cache:
         cache.execute(Counting(), "generate_until", generations(2))
-    for keys in ("full", "seed"):
-        with pair(tmp_path, keys=keys) as cache:
-            assert cache.get_stats()["total_cached_entries"] == 2
-            assert cache.lookup(generation(0)) is None
-
-
-def test_keys_without_a_model_are_never_shared_between_two_models(tmp_path: Path) -> None:
-    """The keys of lmms-eval name no model."""
-    for expected in (2, 0):
-        for name in ("a", "b"):
-            model = Counting(lambda _, name=name: f"answer of {name}")  # type: ignore[misc]
-            with pair(tmp_path, model_fingerprint=name, keys="seed") as cache:
-                assert cache.execute(model, "generate_until", generations(2)) == [f"answer of {name}"] * 2
-            assert len(model.asked) == expected
+    with pair(tmp_path) as cache:
+        assert cache.get_stats()["total_cached_entries"] == 2
+        assert cache.lookup(generation(0)) is None
 
 
 def test_an_index_that_cannot_be_written_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

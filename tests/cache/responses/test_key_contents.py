@@ -35,7 +35,7 @@ if HAS_TORCH:
     import torch
 
 LIMIT = 5
-KEYS = KeyMaker("m|", None, "full", None)
+KEYS = KeyMaker("m|", None, None)
 
 
 def key(value: Any) -> str:
@@ -288,7 +288,7 @@ def helper(doc):
 options = {"temperature": 0, "allowed": {"a", "b", "c"}}
 requests = [lq.Request("generate_until", ("q", options, each, 1)) for each in
             (task.visual, local, task.Visual(2).of, lambda d: task.visual(d), task.Visual)]
-print(json.dumps([KeyMaker("m|", None, "full", None).key("generate_until", request).key for request in requests]))
+print(json.dumps([KeyMaker("m|", None, None).key("generate_until", request).key for request in requests]))
 """
 TASK = """
 import logging

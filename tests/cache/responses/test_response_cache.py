@@ -120,8 +120,6 @@ def test_a_model_without_the_method_and_wrong_options_are_refused_in_a_sentence(
     for wrong in ({"mode": "read"}, {"on_error": "stop"}, {"expiry": "soon"}, {"expiry": timedelta(days=1)}):
         with pytest.raises(InputError):
             lq.CachePolicy(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="keys='mine'"):
-        pair(tmp_path, keys="mine")
 
 
 @pytest.mark.parametrize("given", [2, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -127,11 +128,12 @@ def test_what_is_exported_are_plain_values() -> None:
     lines = [line_of_row(each) for each in rows]
     who = {"schema": 1, "model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
     root = who | {"place": "0" * 16, "parent": "0" * 16, "tokens": [], "question": QUESTION.hex()}
-    below = who | {"place": f"{mix(0, 2):016x}", "parent": "0" * 16, "tokens": [2]}
+    below = who | {"place": f"{mix(0, 2):016x}", "parent": "0" * 16, "tokens": [2], "question": ""}
+    values = [b64encode(row.value).decode() for *_, row in rows]
     assert [{name: value for name, value in json.loads(line).items() if name != "crc32"} for line in lines] == [
-        below | {"kind": "top-k", "ids": [3, 4], "logprobs": [-0.5, None], "rest": 0.5},
-        root | {"kind": "greedy", "token": None, "logprob": None},
-        root | {"kind": "sampled", "seed": 2**64 - 1, "index": 7, "token": 0, "logprob": -0.5},
+        below | {"kind": "top-k", "logprob": -0.5, "value": values[0]},
+        root | {"kind": "greedy", "logprob": None, "value": values[1]},
+        root | {"kind": "sampled", "logprob": -0.5, "value": values[2], "question": rows[2][2].question.hex()},
     ]
     Path("x.jsonl").write_bytes(b"".join(lines))
     assert read_recording(Path("x.jsonl")) == (rows, 0)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmql_lite.cache.tokens.inspect import compacted, read_file
+from lmql_lite.cache.tokens.inspect import compacted
 from lmql_lite.cache.tokens.nodes import Answer
-from lmql_lite.cache.tokens.rows import unpacked_tokens
 from lmql_lite.cache.tokens.tree import MAX_BYTES, TokenTree
 from tests.cache.tokens.process import OTHER, QUESTION, Process, answer, at, head, processes, said
 
@@ -130,20 +129,3 @@ def test_of_two_replacements_at_once_the_one_that_is_written_last_counts(
             assert known(process.tree, 5) == (10 + order[1], 10 + order[1], 11 + order[1])
 
     processes(3, work, max_bytes=max_bytes)
-
-
-def test_old_runs_are_dropped_and_what_continues_them_stays() -> None:
-    async def work(one: Process, late: Process) -> None:
-        learn(one.tree, 1, 1)
-        await one.save()
-        one.clock.now = 200_000
-        learn(one.tree, 2, 1, 2)
-        await one.save()
-        done = compacted(FILE, older_than_days=1, clock=lambda: 250_000)
-        assert done.after.entries == 3 and done.before.entries == 6
-        await late.trees.follow()
-        assert known(late.tree, 1, 2) == (2, 2, 3) and said(late.tree, 1) is None
-        rows = [row for *_, row in read_file(FILE).rows]
-        assert [(row.parent, [*unpacked_tokens(row.tokens)]) for row in rows] == [(0, [1, 2])] * 3
-
-    processes(2, work)

@@ -34,7 +34,6 @@ from lmql_lite.errors import CacheError
 from tests.cache.tokens.process import VOCABULARY, Process, at, head, processes, said
 
 FILE = Path("x.tokens")
-OLD = Path(__file__).with_name("version_2.tokens")
 COUNT = 'sample(seed=3, temperature=2.0)\n"Say:[A]" where len(A) == 6\n"Then:[B]" where len(B) == 6'
 
 
@@ -65,7 +64,6 @@ def newer(path: Path) -> None:
         (lambda path: path.write_bytes(b"\0" * 5000), "is not a .tokens file"),
         (foreign_database, "a database of another program"),
         (newer, "was written by a newer lmql-lite"),
-        (lambda path: shutil.copy(OLD, path), "was written by an earlier lmql-lite, in another format"),
         (lambda path: path.write_bytes(b"\x93tokens\n\1" + bytes(99)), "in a format that is no longer read"),
         (Path.mkdir, "is a directory"),
         (os.mkfifo, "is a device, pipe or socket"),
@@ -74,7 +72,7 @@ def newer(path: Path) -> None:
             "is a link that leads nowhere|its folder does not exist|does not exist",
         ),
     ],
-    ids=["text", "zeros", "database", "newer", "version 2", "version 1", "folder", "pipe", "link"],
+    ids=["text", "zeros", "database", "newer", "version 1", "folder", "pipe", "link"],
 )
 @pytest.mark.parametrize("mode", ["rw", "ro"])
 def test_what_is_no_tokens_file_is_refused_and_left_as_it_is(
@@ -575,17 +573,7 @@ def test_what_is_read_counts_as_used_when_the_run_writes() -> None:
     assert run(base, cache_mode="ro").usage.forward_passes == 0
 
 
-# other formats
-
-
-def test_a_file_of_version_2_is_converted() -> None:
-    found = read_file(OLD)
-    assert found.is_sound and len(found.models) == 1
-    write_new(FILE, merged([OLD]).rows)
-    again = run(COUNT, cache_mode="replay")
-    assert again.usage.forward_passes == 0 and again.prompt == run(COUNT, cache=False).prompt
-    asked = '"Q:[X]" where len(X) < 9 and not "e" in X'
-    assert run(asked, cache_mode="replay").prompt == run(asked, cache=False).prompt
+# JSON lines
 
 
 def test_json_lines_go_out_and_in() -> None:
@@ -597,7 +585,8 @@ def test_json_lines_go_out_and_in() -> None:
     write_new("y.tokens", merged([lines]).rows)
     assert sorted(read_file("y.tokens").rows, key=repr) == sorted(rows, key=repr)
     whole = lines.read_bytes()
-    for wrong in (b"{", b"[]", whole.replace(b'"rest":', b'"rust":', 1), whole.replace(b'"ids":[', b'"ids":[9,', 1)):
+    changed = [whole.replace(one, other, 1) for one, other in ((b'"value":', b'"valve":'), (b":[", b":[9,"))]
+    for wrong in (b"{", b"[]", *changed):
         lines.write_bytes(wrong if len(wrong) > 2 else whole + wrong + b"\n")
         found = read_file(lines)
         assert found.damage == ["1 damaged line"] and len(found.rows) >= len(rows) - 1
