@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -40,6 +41,7 @@ def without_secrets(value: Any) -> Any:
     return [without_secrets(each) for each in value] if isinstance(value, list) else value
 
 
+@lru_cache(1024)
 def is_secret(name: str) -> bool:
     """True for the name of an option, header or field whose value is a secret."""
     return bool(_SECRET.search(name) or _NAMED_TOKEN.fullmatch(name))

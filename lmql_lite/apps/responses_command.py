@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,8 +35,7 @@ def responses() -> None:
     """Inspect and maintain caches of whole answers: a log of JSON lines per model and rank, with an index beside it.
 
     DIR is the folder that a cache was opened with, the folder of one model in it, or one log; a run of several ranks
-    has its logs in runs/ until it is finalized, and in cache.jsonl after that. `list`, `stats` and `verify` also
-    read folders of `lq eval`, where each finished row is an answer.
+    has its logs in runs/ until it is finalized, and in cache.jsonl after that.
     """
 
 
@@ -87,23 +86,17 @@ def stats(path: Path, as_json: bool) -> None:
 @responses.command()
 @DIR
 def verify(path: Path) -> None:
-    """Read and check all lines and rows under DIR.
+    """Read and check all lines under DIR.
 
-    Exit code 6 if some are damaged. A damaged line is a miss, and prune drops it. A damaged index is rebuilt from its
-    log when the cache is next opened.
+    Exit code 6 if some are damaged. A damaged line is a miss, and prune drops it. The index is not read: a damaged one
+    is rebuilt from its log when the cache is next opened.
     """
-    from lmql_lite.cache.responses.logs import damaged_rows
-
     with reporting(as_json=False):
-        damaged = 0
-        for each in _summaries(path):
-            rows = damaged_rows(each.path)
-            damaged += each.damaged + rows
-            state = (
-                "sound" if not each.damaged and not rows else f"{each.damaged:,} damaged lines, {rows:,} damaged rows"
-            )
+        found = _summaries(path)
+        for each in found:
+            state = f"{each.damaged:,} damaged lines" if each.damaged else "sound"
             write(f"{each.path}: {state}, {counted(each.answers, 'answer')}")
-        if damaged:
+        if any(each.damaged for each in found):
             sys.exit(EXIT_CODES[CacheError])
 
 
@@ -111,19 +104,15 @@ def verify(path: Path) -> None:
 @DIR
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop older records; 0: all.")
 @click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Drop the oldest records of longer logs.")
-@click.option("--unserved", is_flag=True, help="Drop answers that are never served: sampled and rejected ones.")
 @JSON
-def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved: bool, as_json: bool) -> None:
+def prune(path: Path, older_than: float | None, max_bytes: int | None, as_json: bool) -> None:
     """Make the logs under DIR smaller: drop damaged lines, and others as the options say."""
-    from lmql_lite.cache.responses.index import is_servable
     from lmql_lite.cache.responses.logs import prune as prune_log
 
     oldest = time.time() - older_than * 86_400 if older_than is not None else 0.0
 
     def keep(record: dict[str, Any]) -> bool:
-        if record.get("created_at", 0) < oldest:
-            return False
-        return not unserved or record.get("kind") != "response" or is_servable(record)
+        return bool(record.get("created_at", 0) >= oldest)
 
     with reporting(as_json):
         logs = [each.path for each in _summaries(path)]
@@ -137,20 +126,14 @@ def prune(path: Path, older_than: float | None, max_bytes: int | None, unserved:
 @responses.command()
 @click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A .db or .jsonl.")
-@click.option(
-    "--on-conflict", type=click.Choice(["first", "newest", "error"]), default="first", show_default=True,
-    help="Which answer to keep if SHARDS contradict each other.",
-)  # fmt: skip
 @JSON
-def merge(
-    shards: tuple[Path, ...], output: Path, on_conflict: Literal["first", "newest", "error"], as_json: bool
-) -> None:
+def merge(shards: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Join SHARDS of one model into one file. They do not change; answers that the output already has take
     precedence."""
     from lmql_lite.cache.responses.merge import merge as merge_shards
 
     with reporting(as_json):
-        _report(str(output), asdict(merge_shards(list(shards), output, on_conflict)), as_json)
+        _report(str(output), asdict(merge_shards(list(shards), output)), as_json)
 
 
 def _report(file: str, counts: dict[str, int], as_json: bool) -> None:

@@ -20,8 +20,7 @@ from lmql_lite.data.job import Scoring, continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
 from lmql_lite.store.files import TEMPORARY_PREFIX, replace_file, try_lock
-from lmql_lite.store.flight import ended
-from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, line_of, opening, read_lines
+from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, ended, line_of, opening, read_lines
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
 RUNNING, FINISHED = "running", "finished"

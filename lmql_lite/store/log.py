@@ -9,6 +9,7 @@ Every record has a `kind` and the `schema` of its fields. `cache` opens a log, `
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -258,6 +259,18 @@ class GroupCommit(Generic[Item]):
     def close(self) -> None:
         """Waits until all items are written."""
         self._thread.shutdown()
+
+
+async def ended(future: Future[Any]) -> None:
+    """Waits for a future of any thread without ever cancelling it."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+            loop.call_soon_threadsafe(event.set)
+
+    future.add_done_callback(wake)
+    await event.wait()
 
 
 def rewrite(path: Path, lines: Iterator[bytes]) -> int:

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeAlias
 
-from lmql_lite.store.flight import SingleFlight
 from lmql_lite.store.tier import Buffer, Notices, Store, TierCounts
 
 Found: TypeAlias = "tuple[Buffer, str] | None"
@@ -21,7 +20,6 @@ class Tiered(Store):
     """Tiers from fast to slow, at least one. A value found below is promoted to the tiers above it.
 
     With `write_behind`, `put` returns once the first tier has the value, and a thread writes to the others in order.
-    Simultaneous requests of several threads for the same keys reach the lower tiers once.
 
         store = Tiered([MemoryTier(2**30), DiskTier(Path("kv"), 2**34)])
         store.read(["key"])      # [(b"...", "disk")] at first, then [(b"...", "memory")]
@@ -31,7 +29,6 @@ class Tiered(Store):
         self.name, self.counts, self.notices = "tiered", TierCounts(), Notices()
         self.tiers = tuple(tiers)
         self._write_behind = write_behind
-        self._flight: SingleFlight[list[Found]] = SingleFlight()
         self._lock = Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._queued_bytes = 0
@@ -42,7 +39,7 @@ class Tiered(Store):
         found: list[Found] = [None if value is None else (value, first.name) for value in first.get(keys)]
         missing = tuple(dict.fromkeys(key for key, one in zip(keys, found, strict=True) if one is None))
         if missing and len(self.tiers) > 1:
-            below = dict(zip(missing, self._flight.call(missing, lambda: self._load(missing)), strict=True))
+            below = dict(zip(missing, self._load(missing), strict=True))
             found = [one or below[key] for key, one in zip(keys, found, strict=True)]
         self.counts.add_read([one and one[0] for one in found])
         return found

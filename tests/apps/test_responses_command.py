@@ -68,9 +68,6 @@ def test_verify_tells_damage_by_its_exit_code(tmp_path: Path, run: Any) -> None:
     log = fill(tmp_path, 20)
     code, out, _ = run("verify", tmp_path)
     assert code == 0 and "sound, 20 answers" in out
-    index = log.with_suffix(".db")
-    index.write_bytes(index.read_bytes().replace(b"answer 1", b"answer 7"))
-    assert run("verify", tmp_path)[0] == 6
     data = bytearray(log.read_bytes())
     data[500] ^= 1
     log.write_bytes(data)
@@ -80,9 +77,8 @@ def test_verify_tells_damage_by_its_exit_code(tmp_path: Path, run: Any) -> None:
     assert run("verify", tmp_path)[0] == 0
 
 
-def test_prune_drops_what_is_old_large_or_not_served(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_drops_what_is_old_or_large(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = fill(tmp_path, 30)
-    assert json.loads(run("prune", tmp_path, "--unserved", "--json")[1])["dropped"] == 1
     size = log.stat().st_size
     assert run("prune", tmp_path, "--max-bytes", size // 2)[0] == 0
     assert size // 3 < log.stat().st_size <= size // 2

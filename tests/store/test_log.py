@@ -14,8 +14,17 @@ from pathlib import Path
 import pytest
 
 from lmql_lite.errors import CacheError
-from lmql_lite.store.flight import ended
-from lmql_lite.store.log import SCHEMA, ForeignFile, GroupCommit, LogWriter, line_of, opening, read_lines, rewrite
+from lmql_lite.store.log import (
+    SCHEMA,
+    ForeignFile,
+    GroupCommit,
+    LogWriter,
+    ended,
+    line_of,
+    opening,
+    read_lines,
+    rewrite,
+)
 
 
 def attempt(number: int) -> bytes:

@@ -10,22 +10,31 @@ import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
-from lmql_lite.cache.responses.canonical import Unkeyable, canonical
 from lmql_lite.cache.responses.index import Index, Row, row_of
 from lmql_lite.cache.responses.keys import Keyed, KeyMaker, fingerprint_model, model_hash, without_user
-from lmql_lite.cache.responses.merge import MergeReport, OnConflict, RankOfRun, merge, rank_of_run
+from lmql_lite.cache.responses.merge import MergeReport, RankOfRun, merge, rank_of_run
 from lmql_lite.cache.responses.request import EMPTY, AnyRequest, rejection, type_of
 from lmql_lite.cache.responses.values import UnknownType, decoded, encoded
 from lmql_lite.errors import CacheError, InputError, ModelError
 from lmql_lite.store.files import is_on_network
-from lmql_lite.store.flight import ended
-from lmql_lite.store.log import RESPONSE, SCHEMA, SUFFIX, GroupCommit, LogWriter, line_of, opening, refuse_foreign
+from lmql_lite.store.log import (
+    RESPONSE,
+    SCHEMA,
+    SUFFIX,
+    GroupCommit,
+    LogWriter,
+    ended,
+    line_of,
+    opening,
+    refuse_foreign,
+)
 
 Write = tuple[bytes, Row | None]
 """One line for the log, and the row for the index if the answer may be served."""
@@ -126,6 +135,19 @@ class CacheCall:
         return (requests[start : start + step] for start in range(0, len(requests), step))
 
 
+_CALLS = ContextVar[tuple[CacheCall, ...]]("calls", default=())
+"""Calls whose model is answering here."""
+
+
+@contextmanager
+def _answering(call: CacheCall) -> Iterator[None]:
+    token = _CALLS.set((*_CALLS.get(), call))
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
+
+
 class ResponseCache:
     """Cache of one rank's answers from one model: `db_path` is the index, `audit_path` the log.
 
@@ -164,15 +186,14 @@ class ResponseCache:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         """Held while a group is written, and while the files are taken away from the cache."""
-        self._asked: dict[str, int] = {}
-        """Keys that are being asked for, with the thread of the call."""
-        self._ends: dict[str, Future[Any]] = {}
-        """Ends of the asking, for keys that other calls wait for."""
+        self._asked: dict[str, Future[Any] | None] = {}
+        """Keys that are being asked for, with the answer that other calls wait for, if any do."""
         self._counts = dict.fromkeys(
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
         )
         self._entries = 0
         self._run: RankOfRun | None = None
+        self._merged: MergeReport | None = None
         self._log: LogWriter | None = None
         self._index: Index | None = None
         self._commits = GroupCommit(self._commit)
@@ -250,11 +271,13 @@ class ResponseCache:
         run = self._run
         if run is None:
             raise InputError("finalize() ends a run, but this cache has none", hint="use ResponseCache.create")
+        if self._merged is not None:
+            return self._merged
         self.close()
         if not success or not self.policy.is_writer:
             return None
         try:
-            report, missing = run.end(wait)
+            self._merged, missing = run.end(wait)
         except (OSError, CacheError) as error:
             self._warn(error)
             return None
@@ -266,7 +289,7 @@ class ResponseCache:
                     f"finish within {wait:g} s, and what it keeps from now on is merged with the next run"
                 )
             )
-        return report
+        return self._merged
 
     # -- asking
 
@@ -281,20 +304,20 @@ class ResponseCache:
         for too few or too many answers.
         """
         method = _method(model, request_type)
-        call = self._begin(request_type, list(requests), is_blocking=True)
+        call = self._begin(request_type, list(requests))
         try:
-            for part in call.parts(batch_size):
-                for answers in _answers(method(part), len(part)):
-                    self._take(call, answers)
-                wait(call.writes)
+            with _answering(call):
+                for part in call.parts(batch_size):
+                    for answers in _answers(method(part), len(part)):
+                        self._take(call, answers)
+                    wait(call.writes)
         finally:
             try:
                 wait(call.writes)
             finally:
                 self._leave(call)
-        if call.elsewhere:
-            wait(call.others)
-            again = self._shared(call)
+        wait(call.others)
+        if again := self._shared(call):
             more = self.execute(model, request_type, [each.request for each in again], batch_size=batch_size)
             for question, answer in zip(again, more, strict=True):
                 call.note(question, answer)
@@ -306,22 +329,22 @@ class ResponseCache:
     ) -> list[Any]:
         """`execute` for event loops. The method may be async or return an async iterator; others run in a thread."""
         method = _method(model, request_type)
-        call = self._begin(request_type, list(requests), is_blocking=False)
+        call = self._begin(request_type, list(requests))
         try:
-            for part in call.parts(batch_size):
-                async with aclosing(_awaited_answers(method, part)) as arriving:
-                    async for answers in arriving:
-                        await asyncio.sleep(0)  # tasks that were woken with this one join its group of writes
-                        self._take(call, answers)
-                await _all_ended(call.writes)
+            with _answering(call):
+                for part in call.parts(batch_size):
+                    async with aclosing(_awaited_answers(method, part)) as arriving:
+                        async for answers in arriving:
+                            await asyncio.sleep(0)  # tasks that were woken with this one join its group of writes
+                            self._take(call, answers)
+                    await _all_ended(call.writes)
         finally:
             try:
                 await _all_ended(call.writes)
             finally:
                 self._leave(call)
-        if call.elsewhere:
-            await _all_ended(call.others)
-            again = self._shared(call)
+        await _all_ended(call.others)
+        if again := self._shared(call):
             more = await self.aexecute(model, request_type, [each.request for each in again], batch_size=batch_size)
             for question, answer in zip(again, more, strict=True):
                 call.note(question, answer)
@@ -345,7 +368,7 @@ class ResponseCache:
         self._warn(failure)
         return is_kept and failure is None
 
-    def _begin(self, request_type: str, requests: list[AnyRequest], *, is_blocking: bool) -> CacheCall:
+    def _begin(self, request_type: str, requests: list[AnyRequest]) -> CacheCall:
         """Call with the known answers; the others are to be asked for, or awaited from another call.
 
         Keys are claimed before they are looked up, so that what another call stored meanwhile is found.
@@ -363,7 +386,7 @@ class ResponseCache:
         counts = {"unkeyed": problems, "skipped_non_deterministic": len(unkeyed) - problems}
         counts |= {"hits": 0, "shared": 0, "misses": 0}
         try:
-            mine = [each for each in questions.values() if self._claim(call, each, is_blocking)]
+            mine = [each for each in questions.values() if self._claim(call, each)]
             hits = self._found([each.keyed.key for each in mine if each.keyed.key])
             self._leave(call, hits)
             for each in mine:
@@ -382,20 +405,21 @@ class ResponseCache:
         self._count(counts)
         return call
 
-    def _claim(self, call: CacheCall, question: Asked, is_blocking: bool) -> bool:
-        """True if this call must ask. Other calls that ask the same then wait for it, and look for the answer."""
-        key, me = question.keyed.key, threading.get_ident()
+    def _claim(self, call: CacheCall, question: Asked) -> bool:
+        """True if this call must ask. Other calls that ask the same then wait for its answer."""
+        key = question.keyed.key
         if not key:
             return True
         with self._lock:
             if key not in self._asked:
-                self._asked[key] = me
+                self._asked[key] = None
                 call.leads.add(key)
                 return True
-            if is_blocking and self._asked[key] == me:  # a model that asks the cache must not wait for itself
+            if any(key in each.leads for each in _CALLS.get()):  # a model that asks the cache must not wait for itself
                 return True
-            call.elsewhere.append(question)
-            call.others.append(self._ends.setdefault(key, Future()))
+            end = self._asked[key] = self._asked[key] or Future()
+        call.elsewhere.append(question)
+        call.others.append(end)
         return False
 
     def _leave(self, call: CacheCall, keys: Iterable[str] | None = None) -> None:
@@ -404,15 +428,12 @@ class ResponseCache:
         for key in call.leads.intersection(call.leads if keys is None else keys):
             call.leads.remove(key)
             with self._lock:
-                del self._asked[key]
-                end = self._ends.pop(key, None)
+                end = self._asked.pop(key)
             if end is not None:
                 end.set_result(answers.get(key))
 
     def _shared(self, call: CacheCall) -> list[Asked]:
-        """Questions of a call to be asked again. A cache that serves no new answers takes those of the other calls."""
-        if self._log is not None and self.policy.mode != "refresh":
-            return call.elsewhere
+        """Takes the answers of other calls. Returns the questions of those that failed, which are asked again."""
         again = []
         for question, other in zip(call.elsewhere, call.others, strict=True):
             if (answer := other.result()) is None:
@@ -484,10 +505,7 @@ class ResponseCache:
         return writes
 
     def _written(self, request_type: str, question: Asked, answer: Any, now: float) -> Write:
-        """Line and row of an answer. With a problem it gets no key, and is not served.
-
-        A document that JSON lacks is replaced by the name of its type.
-        """
+        """Line and row of an answer. With a problem it gets no key, and is not served."""
         request, keyed = question.request, question.keyed
         text, problem = "null", keyed.problem
         try:
@@ -499,16 +517,12 @@ class ResponseCache:
             self._count({"rejected": 1})
             if answer is not None and problem != EMPTY:
                 self._note(f"{self._path}: an answer is not kept, and is asked for again: {problem}")
-        try:
-            doc_id, idx = canonical(request.doc_id), canonical(request.idx)
-        except (Unkeyable, RecursionError):
-            doc_id, idx = f"{type(request.doc_id).__qualname__} {request.doc_id!r:.80}", 0
         task = str(request.task_name)
         record = {"kind": RESPONSE, "schema": SCHEMA, "model_hash": self._model_hash,
-                  "cache_key": "" if problem else keyed.key, "content_hash": keyed.content,
+                  "cache_key": "" if problem else keyed.key,
                   "request_type": request_type, "task_name": task,
                   "task_fingerprint": self._keys.task_fingerprint(task), "gen_kwargs": keyed.options,
-                  "doc_id": doc_id, "idx": idx, "response": text, "created_at": now,
+                  "doc_id": keyed.doc_id, "idx": keyed.idx, "response": text, "created_at": now,
                   "deterministic": keyed.is_deterministic}  # fmt: skip
         if problem:
             record["rejected"] = problem
@@ -600,15 +614,13 @@ class ResponseCache:
             self.close()
 
     @staticmethod
-    def merge_shards(
-        shard_paths: Sequence[str | Path], output_path: str | Path, on_conflict: OnConflict = "first"
-    ) -> MergeReport:
+    def merge_shards(shard_paths: Sequence[str | Path], output_path: str | Path) -> MergeReport:
         """Joins shards of one model, named by index or log, into the shard `output_path`.
 
         The answer of the first shard counts; an existing output comes before all shards. Raises CacheError, and writes
-        nothing, for shards of several models, an output that is an input, and a conflict under `error`.
+        nothing, for shards of several models and an output that is an input.
         """
-        return merge([Path(path) for path in shard_paths], Path(output_path), on_conflict)
+        return merge([Path(path) for path in shard_paths], Path(output_path))
 
 
 def _root_folder(root: str | Path) -> Path:

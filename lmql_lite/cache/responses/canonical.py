@@ -42,7 +42,8 @@ class Unkeyable(ValueError):
 
 def canonical(value: Any) -> Any:
     """JSON data, equal for equivalent values: `0.0` and `0`, a tuple and a list. Raises Unkeyable."""
-    return _Walk().data(value)
+    kind = type(value)
+    return value if kind is int and value.bit_length() < 1024 else _text(value) if kind is str else _Walk().data(value)
 
 
 def compact(value: Any) -> str:

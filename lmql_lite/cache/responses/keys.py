@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from lmql_lite.cache.responses.canonical import Unkeyable, canonical, compact, digest
 from lmql_lite.cache.responses.request import (
@@ -21,6 +20,9 @@ from lmql_lite.cache.responses.request import (
 from lmql_lite.redaction import is_secret
 
 KEY_VERSION = 1
+_PLAIN = (str, int, float, bool, type(None))
+_OPTIONS = {"$": "options"}
+"""Stands for the options among the arguments in a key."""
 SEED_OPTIONS = (
     "temperature", "top_p", "top_k", "max_new_tokens", "max_gen_toks", "do_sample", "num_beams", "until",
     "repetition_penalty", "n", "best_of", "num_return_sequences",
@@ -63,8 +65,13 @@ _PAIR = re.compile(r"(?<![\w-])([\w-]+)=[^,|&\"\s]*")
 
 def canonical_options(options: Mapping[str, Any]) -> str:
     """Canonical JSON text of the options that may change an answer, with aliases unified. Raises Unkeyable."""
-    kept = {name: value for name, value in options.items() if name not in TRANSPORT and not is_secret(str(name))}
-    found = canonical(_loggable(kept, ""))
+    found = canonical(
+        {
+            name: _loggable_item(name, value)
+            for name, value in options.items()
+            if name not in TRANSPORT and not is_secret(str(name))
+        }
+    )
     if "$" in found:  # names that are not all text
         return compact(found)
     for name, aliases in ALIASES.items():
@@ -78,6 +85,8 @@ def canonical_options(options: Mapping[str, Any]) -> str:
 def _loggable(value: Any, name: str) -> Any:
     """Options as they may be written to the log: without credentials in headers, and with digests for other headers,
     query parameters and nested secrets. Raises Unkeyable, with the name of the option, for functions and objects."""
+    if type(value) in _PLAIN:
+        return value
     if type(value) is list or type(value) is tuple:
         return [_loggable(each, name) for each in value]
     if isinstance(value, Set):
@@ -86,7 +95,7 @@ def _loggable(value: Any, name: str) -> Any:
         return value
     if isinstance(value, dict):
         return {each: _loggable_item(each, content) for each, content in value.items()}
-    if value is None or isinstance(scalar(value), str | int | float | bytes):
+    if isinstance(scalar(value), str | int | float | bytes):
         return value
     raise Unkeyable(
         f"the option {name!r} holds a value of type {type(value).__qualname__}, which no key can represent; "
@@ -211,11 +220,12 @@ def _parsed(text: str) -> Any:
 
 
 class Keyed(NamedTuple):
-    """Key of a request, empty if its answer must not be kept: it samples, or there is a problem."""
+    """Key of a request, empty if its answer must not be kept: it samples, or there is a problem. The document and the
+    index are JSON data, None for a document that JSON lacks."""
 
     key: str
-    content: str
-    """Short digest, for people, of the text that the request shows the model."""
+    doc_id: Any
+    idx: Any
     options: str
     is_deterministic: bool
     problem: str = ""
@@ -237,12 +247,17 @@ class KeyMaker:
     def key(self, request_type: str, request: AnyRequest) -> Keyed:
         """Key of a request, with its parts."""
         given = generation_options(request)
-        sampling, options, problem = None, "{}", ""
+        doc_id, idx, sampling, options, problem = None, 0, None, "{}", ""
         try:
             sampling = why_sampling(request_type, request.args, self._default_temperature)
+            doc_id, idx = canonical(request.doc_id), canonical(request.idx)
             options = canonical_options(given)
             if sampling is None:
-                return Keyed(*self._key(request_type, request, given, options), options, True)
+                task = request.task_name
+                parts = {"did": doc_id, "idx": idx, "gk": options, "mf": self._model, "rt": request_type,
+                         "tf": self.task_fingerprint(task), "tn": task, "v": f"lmql-{KEY_VERSION}",
+                         "x": [_OPTIONS if each is given else canonical(each) for each in request.args]}  # fmt: skip
+                return Keyed(digest(parts), doc_id, idx, options, True)
         except RecursionError:
             problem = "a request is nested too deeply for a key"
         except Unkeyable as error:
@@ -252,15 +267,4 @@ class KeyMaker:
                 f"they name no temperature, and {self._name!r} is a model of a server, which may sample; write "
                 "temperature=0 into the requests, or open the cache with CachePolicy(default_temperature=0)"
             )
-        return Keyed("", "", options, sampling is None, problem)
-
-    def _key(self, request_type: str, request: AnyRequest, given: Mapping[str, Any], options: str) -> tuple[str, str]:
-        """Key, and digest of what the request shows the model. Raises Unkeyable."""
-        task = request.task_name
-        parts = ['{"$":"options"}' if each is given else compact(canonical(each)) for each in request.args]
-        shown = ",".join(parts).encode()
-        doc, place = compact(canonical(request.doc_id)), compact(canonical(request.idx))
-        fields = {"gk": options, "mf": self._model, "rt": request_type, "tf": self.task_fingerprint(task), "tn": task,
-                  "v": f"lmql-{KEY_VERSION}"}  # fmt: skip
-        payload = f'{{"did":{doc},"idx":{place},{compact(fields)[1:-1]},"x":['.encode()
-        return hashlib.sha256(payload + shown + b"]}").hexdigest(), f"{crc32(shown):08x}"
+        return Keyed("", doc_id, idx, options, sampling is None, problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -10,17 +9,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from lmql_lite.cache.responses.index import checksum, is_servable, remove_index
+from lmql_lite.cache.responses.index import is_servable, remove_index
 from lmql_lite.errors import CacheError
-from lmql_lite.store.log import ATTEMPT, RESPONSE, SUFFIX, LogWriter, opening, read_lines, rewrite
+from lmql_lite.store.log import RESPONSE, SUFFIX, LogWriter, opening, read_lines, rewrite
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class LogSummary:
-    """Contents of one log in numbers. `sampled` and `rejected` answers are not served; `damaged` counts lines and rows.
-    In the log of a data-set run, finished rows count as answers and failed rows as rejected."""
+    """Contents of one log in numbers. `sampled` and `rejected` answers are not served; `damaged` counts lines."""
 
     path: Path
     model: str = ""
@@ -59,11 +57,11 @@ def summary(path: Path) -> LogSummary:
                 found.damaged += 1
                 continue
             found.model_hash = found.model_hash or record.get("model_hash", "")
-            if not (key := _answer(record, found)):
+            if not _is_answer(record, found):
                 continue
-            if key in keys:
+            if (key := str(record["cache_key"])) in keys:
                 found.superseded += 1
-            elif record["kind"] == RESPONSE:
+            else:
                 task = str(record["task_name"])
                 found.tasks[task] = found.tasks.get(task, 0) + 1
             keys.add(key)
@@ -73,15 +71,11 @@ def summary(path: Path) -> LogSummary:
     return found
 
 
-def _answer(record: Record, found: LogSummary) -> str:
-    """Key of an answer, which may be a row of a data-set run. Other records are counted, and have none."""
+def _is_answer(record: Record, found: LogSummary) -> bool:
+    """True for an answer that can be served. Other records are counted."""
     kind = record.get("kind")
-    if kind == ATTEMPT and not record.get("error"):
-        return str(record["key"])
     if kind == "cache":
         found.model = record.get("model_fingerprint", "")
-    elif kind == ATTEMPT:
-        found.rejected += 1
     elif kind != RESPONSE:
         found.other += 1
     elif not record.get("deterministic"):
@@ -89,22 +83,8 @@ def _answer(record: Record, found: LogSummary) -> str:
     elif not is_servable(record):
         found.rejected += 1
     else:
-        return str(record["cache_key"])
-    return ""
-
-
-def damaged_rows(log: Path) -> int:
-    """Number of damaged rows in the index beside a log; 1 if the whole index cannot be read."""
-    index = log.with_suffix(".db")
-    if not index.is_file():
-        return 0
-    try:
-        with closing(sqlite3.connect(f"{index.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
-            problems = database.execute("PRAGMA quick_check").fetchone()[0] != "ok"
-            rows = database.execute("SELECT cache_key, response, checksum FROM responses")
-            return int(problems) + sum(1 for row in rows if checksum(*row[:2]) != row[2])
-    except (sqlite3.Error, TypeError):
-        return 1
+        return True
+    return False
 
 
 class LogInUse(CacheError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lmql_lite.cache.responses.index import RUNS, Index, is_foreign, is_servable, remove_index
 from lmql_lite.cache.responses.logs import LogInUse, Record, writing
@@ -20,7 +20,6 @@ from lmql_lite.store.log import SUFFIX, line_of, opening, read_lines, rewrite
 
 POLL_SECONDS = 0.02
 RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
-OnConflict = Literal["first", "newest", "error"]
 
 
 @dataclass(slots=True)
@@ -45,10 +44,9 @@ class Known(NamedTuple):
 class Merge:
     """Choice of the answers that count: the first one of a key, or one that was refreshed later."""
 
-    def __init__(self, on_conflict: OnConflict) -> None:
+    def __init__(self) -> None:
         self.report = MergeReport()
         self.model = self.fingerprint = ""
-        self._on_conflict = on_conflict
         self._known: dict[str, Known] = {}
 
     def choose(self, record: Record | None, shard: Path) -> Record | None:
@@ -69,18 +67,15 @@ class Merge:
         if known is None:
             self.report.inserted += 1
         else:
-            is_conflict = known.shard != shard and known.digest != mine.digest
             self.report.duplicates += 1
-            self.report.conflicts += is_conflict
-            replaces = record.get("replaces") or (is_conflict and self._on_conflict == "newest")
-            if not replaces or mine.created_at <= known.created_at:
+            self.report.conflicts += known.shard != shard and known.digest != mine.digest
+            if not record.get("replaces") or mine.created_at <= known.created_at:
                 return None
-            record = record | {"replaces": True}
         self._known[key] = mine
         return record
 
 
-def merge(shards: list[Path], output: Path, on_conflict: OnConflict = "first") -> MergeReport:
+def merge(shards: list[Path], output: Path) -> MergeReport:
     """Joins shards into one; see `ResponseCache.merge_shards`."""
     target = output.with_suffix(SUFFIX)
     for path in shards:
@@ -89,15 +84,15 @@ def merge(shards: list[Path], output: Path, on_conflict: OnConflict = "first") -
     logs = [log for path in shards if (log := path.with_suffix(SUFFIX)).is_file()]
     if not logs and not target.is_file():
         raise CacheError("none of the shards exists, so nothing was written", hint="name .db or .jsonl files")
-    report = _join({log: (line.record for line in read_lines(log)) for log in logs}, target, on_conflict)
+    report = _join({log: (line.record for line in read_lines(log)) for log in logs}, target)
     report.missing = len(shards) - len(logs)
     return report
 
 
-def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path, on_conflict: OnConflict) -> MergeReport:
+def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path) -> MergeReport:
     """Writes the answers of shards after those that a log has, and reads them into its index. After an error the output
     is as before."""
-    index, merging = target.with_suffix(".db"), Merge(on_conflict)
+    index, merging = target.with_suffix(".db"), Merge()
     if not target.exists() and is_foreign(index):
         raise CacheError(f"{index} is not an index of lmql_lite, so nothing was written", hint="name another output")
 
@@ -116,11 +111,6 @@ def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path, on_confl
                     is_empty = False
                 if chosen is not None:
                     yield line_of(chosen)
-        if on_conflict == "error" and merging.report.conflicts:
-            raise CacheError(
-                f"the shards contradict each other in {merging.report.conflicts:,} answers, so {target} was not "
-                "written", hint="choose with --on-conflict first or --on-conflict newest",
-            )  # fmt: skip
 
     with writing(target) if target.exists() else nullcontext():
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 LOGLIKELIHOOD = "loglikelihood"
@@ -131,7 +131,7 @@ def why_sampling(request_type: str, options: Any, default_temperature: float) ->
 
 def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Options that decide about sampling, at any depth of dicts, lists and objects such as `SamplingParams`."""
-    if value is None or isinstance(value, str | bytes | int | float | type) or id(value) in seen:
+    if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, Mapping):
@@ -164,6 +164,7 @@ def _read(text: str) -> Any:
     return dict(_OPTION.findall(text))
 
 
+@lru_cache(1024)
 def _folded(name: Any) -> str:
     """Name of an option without case and separators, since APIs write `do_sample` and `doSample`."""
     return name.lower().replace("_", "").replace("-", "") if isinstance(name, str) else ""

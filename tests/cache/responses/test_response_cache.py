@@ -507,6 +507,14 @@ def test_a_model_that_asks_the_cache_itself_does_not_wait_for_itself(tmp_path: P
         outer = Counting(lambda request: cache.execute(inner, "generate_until", [request])[0])
         assert cache.execute(outer, "generate_until", [generation(1)]) == ["answer to question 1"]
 
+        class Outer:
+            async def generate_until(self, requests: list[lq.Request]) -> list[Any]:
+                return await cache.aexecute(inner, "generate_until", requests)
+
+        for model in (Outer(), outer):
+            asked = cache.aexecute(model, "generate_until", [generation(len(inner.asked) + 1)])
+            assert asyncio.run(asyncio.wait_for(asked, 60)) == [f"answer to question {len(inner.asked)}"]
+
 
 def test_answers_in_flight_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding B23: 64 in flight need far fewer syncs than answers; with one in flight it is one each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,21 +39,6 @@ def test_shards_are_joined_and_the_first_one_wins(tmp_path: Path) -> None:
     with pair(tmp_path, "merged", model_fingerprint="m|") as cache:
         said = cache.execute(Counting(), "generate_until", generations(5))
     assert said == ["first 0", "first 1", "first 2", "second 3", "second 4"]
-
-
-@pytest.mark.parametrize(("on_conflict", "said"), [("first", "first"), ("newest", "second")])
-def test_who_wins_a_conflict_can_be_said(tmp_path: Path, on_conflict: Any, said: str) -> None:
-    shards = [shard(tmp_path, "b", 0, 2, "first"), shard(tmp_path, "a", 0, 2, "second")]
-    assert ResponseCache.merge_shards(shards, tmp_path / "c.jsonl", on_conflict).conflicts == 2
-    with pair(tmp_path, "c", model_fingerprint="m|") as cache:
-        assert cache.execute(Counting(), "generate_until", generations(1)) == [f"{said} 0"]
-
-
-def test_a_conflict_can_be_an_error(tmp_path: Path) -> None:
-    shards = [shard(tmp_path, "a", 0, 2, "first"), shard(tmp_path, "b", 0, 2, "second")]
-    with pytest.raises(CacheError, match="contradict each other in 2 answers"):
-        ResponseCache.merge_shards(shards, tmp_path / "c.db", "error")
-    assert not (tmp_path / "c.db").exists() and not (tmp_path / "c.jsonl").exists()
 
 
 def test_an_output_that_is_there_comes_first_and_is_kept(tmp_path: Path) -> None:
