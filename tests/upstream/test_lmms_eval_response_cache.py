@@ -47,7 +47,7 @@ def cache_in(folder: Path, name: str = "rank0", **options: Any) -> lq.ResponseCa
 
 
 def key(one: lq.Request, tasks: Mapping[str, str] | None = None) -> str:
-    return KeyMaker("m|", tasks, "full", 0.0).key(one.request_type, one).key
+    return KeyMaker("m|", tasks, 0.0).key(one.request_type, one).key
 
 
 def lines(log: Path) -> list[dict[str, Any]]:

@@ -194,6 +194,7 @@ class ResponseCache:
         self._entries = 0
         self._run: RankOfRun | None = None
         self._merged: MergeReport | None = None
+        """Report of a run all of whose ranks are merged."""
         self._log: LogWriter | None = None
         self._index: Index | None = None
         self._commits = GroupCommit(self._commit)
@@ -277,7 +278,7 @@ class ResponseCache:
         if not success or not self.policy.is_writer:
             return None
         try:
-            self._merged, missing = run.end(wait)
+            report, missing = run.end(wait)
         except (OSError, CacheError) as error:
             self._warn(error)
             return None
@@ -289,7 +290,9 @@ class ResponseCache:
                     f"finish within {wait:g} s, and what it keeps from now on is merged with the next run"
                 )
             )
-        return self._merged
+        else:
+            self._merged = report
+        return report
 
     # -- asking
 
