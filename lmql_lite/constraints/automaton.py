@@ -190,7 +190,7 @@ class Classes(NamedTuple):
         return self.kinds[np.searchsorted(self.cuts, codes, side="right") - 1]
 
     def of_character(self, character: str) -> int:
-        return int(self.kinds[np.searchsorted(self.cuts, ord(character), side="right") - 1])
+        return int(self.kinds[bisect_right(self.cuts, ord(character)) - 1])
 
     def ranges(self, wanted: Flags) -> list[tuple[int, int]]:
         """Ranges of code points of some classes. The characters of a range have equally many bytes."""

@@ -55,6 +55,8 @@ class Counts:
         return tuple(wanted.count(unit) for unit in self.units)
 
     def add(self, values: Values, added: Sequence[int]) -> Values:
+        if not any(added):
+            return values
         pairs = zip(values, added, self.sizes, strict=True)
         return tuple([min(value + more, size - 1) for value, more, size in pairs])
 
