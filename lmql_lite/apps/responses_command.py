@@ -1,8 +1,7 @@
-"""`lq responses`: inspecting, pruning, merging and exporting the logs of a response cache."""
+"""`lq responses`: inspecting, pruning and merging the logs of a response cache."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ from lmql_lite.apps.terminal import (
     counted,
     reporting,
     write,
-    write_lines,
     write_object,
 )
 from lmql_lite.errors import CacheError
@@ -141,14 +139,3 @@ def _report(file: str, counts: dict[str, int], as_json: bool) -> None:
         write_object({"file": file} | counts)
     else:
         write(f"{file}: " + ", ".join(f"{number:,} {name}" for name, number in counts.items()))
-
-
-@responses.command()
-@DIR
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A new file instead of stdout.")
-def export(path: Path, output: Path | None) -> None:
-    """Print the answers under DIR that can be served, as JSON lines."""
-    from lmql_lite.cache.responses.logs import exported, find_logs
-
-    with reporting(as_json=False):
-        write_lines((json.dumps(record) for log in find_logs(path) for record in exported(log)), output)

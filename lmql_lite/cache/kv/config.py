@@ -26,11 +26,6 @@ _GIB = 1 << 30
 _DEFAULT_DISK_GIB = 64.0
 _PREFIXES = ("LMCACHE_", "LMQL_CACHE_")
 _LOSSLESS = ("torch", "safetensor", "naive")
-_WITHOUT_EFFECT = re.compile(
-    "blend_.*|enable_blending|pre_caching_hash_algorithm|blocking_timeout_secs|min_retrieve_tokens|extra_config|"
-    "use_layerwise|enable_p2p|enable_controller|lmcache_instance_id|error_handling|internal_api_.*"
-)
-"""Keys of LMCache without effect here."""
 _OTHER_LAYER = re.compile("ec_.*|ec")
 """Keys of the encoder cache, which may be in the same file."""
 _KEY = re.compile("[^@]*(@[^@]*){5,}")
@@ -155,7 +150,7 @@ class KVCacheConfig:
         for prefix in _PREFIXES:
             for name in sorted(environment):
                 key = name.removeprefix(prefix + layer).lower()
-                known = key in _KEYS or _WITHOUT_EFFECT.fullmatch(key) or layer or prefix == _PREFIXES[1]
+                known = key in _KEYS or layer or prefix == _PREFIXES[1]  # others are those of LMCache's servers
                 if name.startswith(prefix + layer) and key != "config_file" and known:
                     try:
                         config = config._with({key: environment[name]}, name)
@@ -176,11 +171,9 @@ class KVCacheConfig:
                 continue
             elif key in _KEYS:
                 changed[key] = _parsed(key, value, _KEYS[key])
-            elif _WITHOUT_EFFECT.fullmatch(str(key)):
-                notices.append(f"{origin}: {key} has no effect here")
             else:
                 hint = did_you_mean(str(key), _KEYS)
-                notices.append(f"{origin}: {key} is unknown and ignored" + (f" ({hint})" if hint else ""))
+                notices.append(f"{origin}: {key} has no effect here" + (f" ({hint})" if hint else ""))
         origins = {**self.origins, **dict.fromkeys(changed, origin)}
         return replace(self, **changed, notices=tuple(notices), origins=origins)
 

@@ -1,4 +1,4 @@
-"""One whole response log: summary, check, pruning and export."""
+"""One whole response log: summary, check and pruning."""
 
 from __future__ import annotations
 
@@ -142,11 +142,3 @@ def _kept(log: Path, keep: Callable[[Record], bool]) -> Iterator[bytes]:
     for line in read_lines(log):
         if line.record is not None and line.record.get("kind") != "cache" and keep(line.record):
             yield line.data + b"\n"
-
-
-def exported(log: Path) -> Iterator[Record]:
-    """Servable answers of a log, as plain records."""
-    with _readable(log):
-        for line in read_lines(log):
-            if line.record is not None and is_servable(line.record):
-                yield {name: value for name, value in line.record.items() if name != "crc32"}

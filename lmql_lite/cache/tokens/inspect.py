@@ -26,6 +26,7 @@ from lmql_lite.cache.tokens.server import TreeServer, is_redis_url
 from lmql_lite.cache.tokens.text import visible
 from lmql_lite.cache.tokens.tree_file import (
     TreeFile,
+    check_path,
     reason,
     remove_companions,
     stored_models,
@@ -154,18 +155,11 @@ def _checked(rows: Iterable[Stored], size: int, damage: list[str]) -> FileConten
 
 def check_there(path: Path) -> None:
     """Raises CacheError for a file that is missing."""
-    if path.is_dir():
-        raise CacheError(f"{path} is a directory", hint=f"name a file in it: {path / 'cache.tokens'}")
-    try:
-        is_there = path.exists()
-    except (OSError, ValueError):
-        is_there = False
-    if not is_there:
+    if not os.path.lexists(path):
         raise CacheError(
             f"there is no file {path}", hint=f"check the name, or create the file: lq run QUERY --cache {path}"
         )
-    if not path.is_file():
-        raise CacheError(f"{path} is a device, pipe or socket", hint="name a file")
+    check_path(Path(os.path.realpath(path)), path)
 
 
 # models

@@ -104,22 +104,15 @@ class Difference:
     asked: int | None
     stored: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return self.describe(None)
-
     def describe(self, vocabulary: Vocabulary | None, unit: str = "token") -> str:
         """One clause: `at token 37, after "Q: Why did": stored " the", asked " a"`. The unit of a byte tree is a
         byte."""
         place = self.place(vocabulary, unit)
         named = ", ".join(spelled([token], vocabulary) for token in self.stored[:NAMED])
-        if len(self.stored) > NAMED:
-            others = len(self.stored) - NAMED
-            named += f" and {others} other{'' if others == 1 else 's'}"
+        named += f" and {len(self.stored) - NAMED} more" if len(self.stored) > NAMED else ""
         if self.asked is not None:
             return f"{place}: stored {named or 'nothing'}, asked {spelled([self.asked], vocabulary)}"
-        if named:
-            return f"{place}: the stored text continues with {named}; no scores are stored"
-        return f"{place}: nothing is stored"
+        return f"{place}: the stored text continues with {named or 'nothing'}; no scores are stored"
 
     def place(self, vocabulary: Vocabulary | None, unit: str = "token") -> str:
         """The place, such as `at token 37, after "Q: Why did"`."""

@@ -6,7 +6,6 @@ the cap of the file remove rows, and count up a version, so that other processes
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import time
@@ -604,19 +603,12 @@ def file_bytes(database: sqlite3.Connection) -> int:
 
 def check_path(path: Path, given: Path) -> None:
     """Raises CacheError for a path that cannot be that of a file. `given` is the user's name of the file."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise CacheError(f"{given}: its folder does not exist", hint=f"create it: mkdir -p {path.parent}")
-    if given.is_symlink() and not path.exists():
-        raise CacheError(f"{given} is a link that leads nowhere", hint="remove it, or name another file")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise CacheError(f"{given} is a directory", hint=f"name a file in it: {given / 'cache.tokens'}")
-    if path.exists() and not path.is_file():
-        raise CacheError(f"{given} is a device, pipe or socket", hint="name a file")
-    try:
-        os.lstat(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT,):
-            raise CacheError(f"{given} cannot be opened ({reason(error)})") from error
+    if os.path.lexists(given) and not os.path.isfile(path):
+        raise CacheError(f"{given} is a device, pipe or socket, or a link that leads nowhere", hint="name a file")
 
 
 def check_mark(path: Path, given: Path) -> None:

@@ -194,33 +194,22 @@ class TokenCache:
     def __post_init__(self) -> None:
         if self.path is not None:
             _check_name(self.path)
-        _check_bytes("max_bytes", self.max_bytes)
-        if self.max_file_bytes is not None:
-            _check_bytes("max_file_bytes", self.max_file_bytes)
-            if self.path is None:
+        for name, size in (("max_bytes", self.max_bytes), ("max_file_bytes", self.max_file_bytes)):
+            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
                 raise InputError(
-                    "max_file_bytes needs a file, and none is named",
-                    hint='name one: TokenCache("x.tokens", max_file_bytes=2**30)',
+                    f"{name} must be a whole number of bytes, at least 1; this is {size!r}",
+                    hint="write cache=False to keep nothing",
                 )
-        if not isinstance(self.durable, bool):
-            raise InputError(f"durable must be True or False; this is {self.durable!r}")
-        if self.durable and self.path is None:
+        if self.path is None and (self.durable or self.max_file_bytes is not None):
             raise InputError(
-                "durable=True needs a file, and none is named", hint='name one: TokenCache("x.tokens", durable=True)'
+                "durable and max_file_bytes need a file, and none is named",
+                hint='name one: TokenCache("x.tokens", durable=True)',
             )
         object.__setattr__(self, "trees", ModelTrees(self.max_bytes))
 
 
 AnyCache = bool | str | os.PathLike[str] | TokenCache
 """Values of the option. True shares one tree among all runs; False asks the model every time."""
-
-
-def _check_bytes(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(
-            f"{name} must be a whole number of bytes, at least 1; this is {value!r}",
-            hint="write cache=False to keep nothing",
-        )
 
 
 def _check_name(path: object) -> None:

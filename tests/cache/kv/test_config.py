@@ -113,7 +113,7 @@ def test_statement_36_defaults_and_both_vocabularies() -> None:
 def test_statement_36_keys_without_effect_and_unknown_keys_are_notices() -> None:
     config = loaded("enable_blending: true\nblend_min_tokens: 3\nchunk_sise: 3\nec_local_disk: x")
     assert config.chunk_size == 256 and len(config.notices) == 3
-    assert "config.yaml: chunk_sise is unknown and ignored (did you mean chunk_size?)" in config.notices
+    assert "config.yaml: chunk_sise has no effect here (did you mean chunk_size?)" in config.notices
 
 
 @pytest.mark.parametrize("sources", list(itertools.product([False, True], repeat=4)))

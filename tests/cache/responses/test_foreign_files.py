@@ -37,22 +37,6 @@ def of_lmms_eval(path: Path) -> None:
     database.close()
 
 
-def other_tables(path: Path) -> None:
-    """Database of another program whose tables have the names of ours."""
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE meta (key TEXT, value TEXT)")
-        database.execute("CREATE TABLE responses (cache_key TEXT, checksum TEXT, survey TEXT)")
-        database.execute("INSERT INTO responses VALUES ('a', 'b', 'c')")
-    database.close()
-
-
-def database(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE photos (name TEXT)")
-        database.execute("INSERT INTO photos VALUES ('cat')")
-    database.close()
-
-
 def link(path: Path) -> None:
     text(target := path.with_name("target.txt"))
     path.symlink_to(target)
@@ -69,12 +53,8 @@ def log_of_lmms_eval(path: Path) -> None:
     path.write_text(json.dumps(record) + "\n")
 
 
-def log_of_others(path: Path) -> None:
-    path.write_text('{"kind":"Pod","schema":3}\n{"kind":"cached","n":1}\n')
-
-
-INDEXES = [text, of_lmms_eval, other_tables, database, link, folder]
-LOGS = [text, log_of_lmms_eval, log_of_others, of_lmms_eval, link, folder]
+INDEXES = [text, of_lmms_eval, link, folder]
+LOGS = [text, log_of_lmms_eval, of_lmms_eval, folder]
 
 
 def tree(root: Path) -> dict[str, Any]:

@@ -71,11 +71,11 @@ def test_the_first_difference_of_a_path_is_told() -> None:
 
         found = tree.difference(at(tree, 4, 0, 1, 3, 0))
         assert (found.before, found.asked, found.stored) == ((4, 0, 1), 3, (2, 5, 6, 7))
-        assert found.describe(words) == 'at token 4, after "Q:": stored " the", " an", " one" and 1 other, asked " a"'
-        assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 other, asked [3]"
+        assert found.describe(words) == 'at token 4, after "Q:": stored " the", " an", " one" and 1 more, asked " a"'
+        assert found.describe(None) == "at token 4, after [4 0 1]: stored [2], [5], [6] and 1 more, asked [3]"
         assert told(4, 0, 1).startswith('at token 4, after "Q:": the stored text continues with')
         assert told(0) == 'at token 1, the first: stored <4>, asked "Q"'
-        assert told(4, 0, 1, 2).endswith("nothing is stored")
+        assert told(4, 0, 1, 2).endswith("continues with nothing; no scores are stored")
 
     processes(1, work)
 

@@ -432,9 +432,8 @@ def busy(folder: str, who: int, seconds: float, sent: multiprocessing.Queue[obje
 
     async def main() -> None:
         model, session, notices, runs = lq.ScriptedModel("x", certainty=0), lq.Session(), set[str](), 0
-        end = time.monotonic() + seconds
-
         query = lq.compile('"{asked}:[A]" where len(A) < 6')
+        end = time.monotonic() + seconds
 
         async def rows(number: int) -> None:
             nonlocal runs
