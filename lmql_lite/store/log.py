@@ -53,12 +53,11 @@ class LogLine:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """Line of a record, with `kind` first. Text that UTF-8 cannot encode is escaped."""
-    fields = {"kind": record["kind"]} | {name: value for name, value in record.items() if name != "crc32"}
+    """Line of a record, which has `kind` first. Text that UTF-8 cannot encode is escaped."""
     try:
-        data = _AS_IT_IS(fields)[:-1].encode()
+        data = _AS_IT_IS(record)[:-1].encode()
     except UnicodeEncodeError:
-        data = _ESCAPED(fields)[:-1].encode()
+        data = _ESCAPED(record)[:-1].encode()
     return b'%b,"crc32":"%08x"}\n' % (data, zlib.crc32(data))
 
 

@@ -75,7 +75,7 @@ def row_of(record: Mapping[str, Any]) -> Row:
 def _column(value: Any) -> str:
     """Text that SQLite can keep. Half of a character is escaped."""
     text = value if isinstance(value, str) else compact(value)
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_servable(record: Mapping[str, Any]) -> bool:

@@ -6,17 +6,16 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from lmql_lite.cache.responses.index import RUNS, Index, is_foreign, is_servable, remove_index
 from lmql_lite.cache.responses.logs import LogInUse, Record, writing
 from lmql_lite.errors import CacheError
 from lmql_lite.store.files import lock_file
-from lmql_lite.store.log import SUFFIX, line_of, opening, read_lines, rewrite
+from lmql_lite.store.log import SUFFIX, opening, read_lines, rewrite
 
 POLL_SECONDS = 0.02
 RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
@@ -24,7 +23,7 @@ RUN_IDS = ("LMMS_CACHE_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 @dataclass(slots=True)
 class MergeReport:
-    """Numbers of answers of all shards, by outcome. A conflict is a key to which two shards have different answers."""
+    """Numbers of answers of all shards, by outcome. A conflict is another answer to a known key that is no refresh."""
 
     inserted: int = 0
     duplicates: int = 0
@@ -33,86 +32,73 @@ class MergeReport:
     missing: int = 0
 
 
-class Known(NamedTuple):
-    """The answer that counts for a key, so far."""
-
-    shard: Path
-    created_at: float
-    digest: int
-
-
 class Merge:
     """Choice of the answers that count: the first one of a key, or one that was refreshed later."""
 
     def __init__(self) -> None:
         self.report = MergeReport()
         self.model = self.fingerprint = ""
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, tuple[float, int]] = {}
+        """Time and digest of the answer that counts, so far."""
 
-    def choose(self, record: Record | None, shard: Path) -> Record | None:
-        """The record, if its answer counts. Raises CacheError for one of another model."""
+    def takes(self, record: Record | None, shard: Path) -> bool:
+        """True if the answer of a record counts. Raises CacheError for one of another model."""
         if record is None:
             self.report.bad += 1
-            return None
+            return False
         model = str(record.get("model_hash", ""))
         if not self.model:
             self.model, self.fingerprint = model, record.get("model_fingerprint", "")
         if model != self.model:
             raise CacheError(f"{shard} has answers of another model than the shards before it", hint="merge each alone")
         if not is_servable(record):
-            return None
+            return False
         key, response = record["cache_key"], record["response"]
-        mine = Known(shard, record["created_at"], zlib.crc32(response.encode()) ^ len(response) << 32)
-        known = self._known.get(key)
+        mine = record["created_at"], zlib.crc32(response.encode()) ^ len(response) << 32
+        known, replaces = self._known.get(key), bool(record.get("replaces"))
         if known is None:
             self.report.inserted += 1
         else:
             self.report.duplicates += 1
-            self.report.conflicts += known.shard != shard and known.digest != mine.digest
-            if not record.get("replaces") or mine.created_at <= known.created_at:
-                return None
+            self.report.conflicts += not replaces and known[1] != mine[1]
+            if not replaces or mine[0] <= known[0]:
+                return False
         self._known[key] = mine
-        return record
+        return True
 
 
 def merge(shards: list[Path], output: Path) -> MergeReport:
-    """Joins shards into one; see `ResponseCache.merge_shards`."""
-    target = output.with_suffix(SUFFIX)
+    """Writes the answers of shards after those that a log has, and reads them into its index; see
+    `ResponseCache.merge_shards`. After an error the output is as before."""
+    target, index = output.with_suffix(SUFFIX), output.with_suffix(".db")
     for path in shards:
         if os.path.realpath(path.with_suffix(SUFFIX)) == os.path.realpath(target):
             raise CacheError(f"{path} is an input and the output", hint="name another output")
     logs = [log for path in shards if (log := path.with_suffix(SUFFIX)).is_file()]
-    if not logs and not target.is_file():
+    known = [target] if target.exists() else []
+    if not logs and not known:
         raise CacheError("none of the shards exists, so nothing was written", hint="name .db or .jsonl files")
-    report = _join({log: (line.record for line in read_lines(log)) for log in logs}, target)
-    report.missing = len(shards) - len(logs)
-    return report
-
-
-def _join(shards: Mapping[Path, Iterable[Record | None]], target: Path) -> MergeReport:
-    """Writes the answers of shards after those that a log has, and reads them into its index. After an error the output
-    is as before."""
-    index, merging = target.with_suffix(".db"), Merge()
-    if not target.exists() and is_foreign(index):
+    if not known and is_foreign(index):
         raise CacheError(f"{index} is not an index of lmql_lite, so nothing was written", hint="name another output")
+    merging = Merge()
 
     def lines() -> Iterator[bytes]:
-        is_empty = True
-        for line in read_lines(target) if target.exists() else ():
-            merging.choose(line.record, target)
+        is_begun = False
+        for line in read_lines(target) if known else ():
+            merging.takes(line.record, target)
             yield line.data + b"\n"
-            is_empty = False
-        merging.report = MergeReport()
-        for path, records in shards.items():
-            for record in records:
-                chosen = merging.choose(record, path)
-                if is_empty and merging.model:
+            is_begun = True
+        merging.report = MergeReport(missing=len(shards) - len(logs))
+        for log in logs:
+            for line in read_lines(log):
+                is_taken = merging.takes(line.record, log)
+                if merging.model and not is_begun:
                     yield opening(merging.fingerprint, merging.model)
-                    is_empty = False
-                if chosen is not None:
-                    yield line_of(chosen)
+                    is_begun = True
+                if is_taken:
+                    yield line.data + b"\n"
 
-    with writing(target) if target.exists() else nullcontext():
+    with writing(target) if known else nullcontext():
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         rewrite(target, lines())
         Index(index, target, None, (merging.fingerprint, merging.model), True, lambda _: None).close()

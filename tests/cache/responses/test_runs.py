@@ -149,7 +149,7 @@ def test_what_a_refreshing_run_got_takes_the_place_of_merged_answers(tmp_path: P
         cache.finalize()
     with created(tmp_path, policy=CachePolicy(mode="refresh")) as cache:
         keep(cache, 3, says="new")
-        assert cache.finalize() == MergeReport(duplicates=3, conflicts=3)
+        assert cache.finalize() == MergeReport(duplicates=3)
     all_served(tmp_path, 3, "new")
     for index in tmp_path.rglob("*.db"):
         index.unlink()
