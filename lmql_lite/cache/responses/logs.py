@@ -30,7 +30,6 @@ class LogSummary:
     other: int = 0
     damaged: int = 0
     bytes: int = 0
-    oldest: float = 0.0
     newest: float = 0.0
     tasks: dict[str, int] = field(default_factory=dict)
 
@@ -65,7 +64,6 @@ def summary(path: Path) -> LogSummary:
                 task = str(record["task_name"])
                 found.tasks[task] = found.tasks.get(task, 0) + 1
             keys.add(key)
-            found.oldest = min(found.oldest or record["created_at"], record["created_at"])
             found.newest = max(found.newest, record["created_at"])
     found.answers = len(keys)
     return found

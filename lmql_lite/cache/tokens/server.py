@@ -1,6 +1,7 @@
 """Rows of token trees on a Redis or Valkey server: `cache="redis://host:port/name"`, shared by machines.
 
     lmql_lite:{name}:PLACE:MODEL   a hash: question -> row; PLACE in hexadecimal, MODEL a digest of the fingerprint
+    lmql_lite:{name}:at            a hash: PLACE:MODEL -> the first run that wrote there, and the place in its list
     lmql_lite:{name}:run:N         a list: the rows that one run wrote, each as the key of its hash, in the run's order
     lmql_lite:{name}:model         a hash: digest -> fingerprint, name, vocabulary and the longest row of a model
     lmql_lite:{name}:state         a hash: generation, run, version, bytes, oldest
@@ -218,23 +219,21 @@ class TreeServer(Rows):
         return run is not None
 
     def stored(self) -> Iterator[Stored]:
-        models, sizes = self._asked(
-            lambda pipeline: (pipeline.hgetall(f"{self._prefix}model"), pipeline.hkeys(f"{self._prefix}sizes")), 2
+        models, at = self._asked(
+            lambda pipeline: (pipeline.hgetall(f"{self._prefix}model"), pipeline.hgetall(f"{self._prefix}at")), 2
         )
-        if models is None or sizes is None:
+        if models is None or at is None:
             raise CacheError(f"{self._connection.url} does not answer", hint="check that the server is running")
         if not models:
             raise CacheError(
                 f"{self._connection.url} has no rows {self._name!r}", hint="a run with this cache creates them"
             )
         names = {digest.decode(): _model(text)[0] for digest, text in models.items()}
-        seen: set[bytes] = set()
-        for run in sorted(map(int, sizes)):
-            (keys,) = self._asked(partial(_range, f"{self._prefix}run:{run}"), 1)
-            new = [key for key in dict.fromkeys(keys or ()) if key not in seen]
-            seen.update(new)
-            hashes = self._asked(partial(_hashes, [self._prefix.encode() + key for key in new]), len(new))
-            for key, fields in zip(new, hashes, strict=True):
+        keys = sorted(at, key=lambda key: [int(number) for number in at[key].split()])
+        for begin in range(0, len(keys), KEPT_PLACES):
+            some = keys[begin : begin + KEPT_PLACES]
+            hashes = self._asked(partial(_hashes, [self._prefix.encode() + key for key in some]), len(some))
+            for key, fields in zip(some, hashes, strict=True):
                 model = names[key.decode().partition(":")[2]]
                 for question, value in (fields or {}).items():
                     row = self._row(model, key, question, value)
@@ -254,10 +253,6 @@ class TreeServer(Rows):
 
     def _asked(self, command: Callable[[Any], object], count: int) -> list[Any]:
         return self._connection.asked(command, [None] * count)
-
-
-def _range(key: str, pipeline: Any) -> None:
-    pipeline.lrange(key, 0, -1)
 
 
 def _hashes(keys: Sequence[bytes], pipeline: Any) -> None:
