@@ -126,8 +126,6 @@ class Frame:
         """The sampling of the open hole, if it has a decoder of its own."""
         self.returned: tuple[Any, ...] | None = None
         """The value that the query returned; () for a bare `return`, None without one."""
-        self._values: list[Any] = []
-        """Values of the current text so far."""
         self.begin(environment)
 
     def begin(self, environment: Environment) -> None:
@@ -143,7 +141,6 @@ class Frame:
         fork.branch, fork.environment = branch, {}
         fork.variables, fork.endings, fork.bound = {}, dict(self.endings), dict(self.bound)
         fork.held_back = None if self.held_back is None else list(self.held_back)
-        fork._values = []
         return fork
 
     def may_catch(self, error: BaseException, part: Part | None = None) -> bool:
@@ -165,7 +162,7 @@ class Frame:
         """The value of an expression of the query's own Python, not awaited."""
         return value_of(code, self.environment)
 
-    async def python(self, code: CodeType, span: Span) -> Any:
+    async def python(self, code: CodeType) -> Any:
         """The value of an expression of the query's own Python."""
         return await evaluate(code, self.environment)
 
@@ -228,11 +225,11 @@ class Frame:
         """The value of an expression beside prompts, awaited if it is awaitable."""
         return await self.answer(value) if isawaitable(value) else value
 
-    async def answer(self, awaitable: Awaitable[Any], state: State | None = None) -> Any:
-        """The answer that the query's Python awaits. The model may generate meanwhile."""
+    async def answer(self, awaitable: Awaitable[Any]) -> Any:
+        """The answer that the query's Python awaits."""
         branch = self.branch
         if not branch.record.keeps_answers or _is_own(awaitable, self.environment):
-            return await branch.generator.waiting(awaitable, state or branch.state, branch.span)
+            return await awaitable
         return await branch.record.answer(awaitable, branch.span)
 
     async def shown(self, number: int, at: int, value: Any) -> Any:
@@ -241,16 +238,7 @@ class Frame:
         assert isinstance(text, PromptText)
         part = text.parts[at]
         assert isinstance(part, Interpolated)
-        if not any(isinstance(each, Interpolated) for each in text.parts[:at]):
-            self._values.clear()
-        if isawaitable(value):
-            said, values = self.branch.state, iter(self._values)
-            for each in text.parts[:at]:
-                before = each if isinstance(each, str) else next(values)
-                said = said.say(before) if isinstance(before, str) else said
-            value = await self.answer(value, said)
-        self._values.append(interpolated(value, part))
-        return self._values[-1]
+        return interpolated(await self.value(value), part)
 
     async def manager(self, number: int, is_async: bool, manager: Any) -> Any:
         """The manager of a `with` around prompts. Under beams it notes that it is open, unless it may be entered
@@ -550,12 +538,7 @@ class Branch:
             frame.opened = frame.decoration = None
         self.record.reject(self.state.newest, self.state.newest)
 
-    # Python ---------------------------------------------------------------------------------------------------------
-
-    async def python(self, code: CodeType, span: Span) -> Any:
-        """The value of an expression of the query's own Python. The model may generate while the run awaits it."""
-        value = self.frame.now(code)
-        return await self.generator.waiting(value, self.state, span) if isawaitable(value) else value
+    # Conditions -----------------------------------------------------------------------------------------------------
 
     def term(self, op: Hole) -> Term:
         """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition

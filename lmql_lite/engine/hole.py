@@ -48,7 +48,7 @@ async def open_hole(branch: Branch, op: Hole) -> None:
         op = judge.op
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
-        sampling, toolbox = await own_decoder(op, frame.settings, sampling, branch.python)
+        sampling, toolbox = await own_decoder(op, frame.settings, sampling, frame.python)
         frame.options = sampling
     state, tools = generator.path.resolve(branch.state) if given else branch.state, None
     fill: Fill
@@ -85,7 +85,7 @@ def _judge(branch: Branch, op: Hole) -> Judge:
 async def decorate(branch: Branch, op: Hole) -> bool:
     """Runs the decorators of a hole before it opens; True if one of them returns its value."""
     frame = branch.frame
-    frame.decoration = await decoration_of(op, branch.python, branch.context)
+    frame.decoration = await decoration_of(op, frame.python, branch.context)
     frame.opened = branch.state
     if frame.decoration is None:
         return False
@@ -258,7 +258,7 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
             span=distribution.span,
             hint=f"write `where {op.name} in [...]`, or leave {frame.settings.decoder_name} out",
         )
-    options = await branch.python(distribution.options, distribution.span)
+    options = await frame.python(distribution.options)
     op = await branch.frame.typed(op)
     limit = frame.settings.limit
     matcher = matcher_for(op, branch.term(op), limit, generator)

@@ -91,13 +91,11 @@ class Decoration:
         return await called_at(here, call, environment)
 
 
-async def decoration_of(
-    op: Hole, python: Callable[[CodeType, Span], Awaitable[Any]], context: Context
-) -> Decoration | None:
+async def decoration_of(op: Hole, python: Callable[[CodeType], Awaitable[Any]], context: Context) -> Decoration | None:
     """The decorators of a hole, None if it has none. Raises InputError for an object that is not a decorator."""
     if not op.decorators:
         return None
-    decorators = [(_decorator(await python(each.code, each.span), each.span), each.here) for each in op.decorators]
+    decorators = [(_decorator(await python(each.code), each.span), each.here) for each in op.decorators]
     return Decoration(op, decorators, context)
 
 

@@ -15,8 +15,6 @@ from lmql_lite.engine.result import Usage
 from lmql_lite.models.base import BEFORE_REQUEST, Capabilities, PassCounts, ServerUsage
 from lmql_lite.tokens import Source, Token
 
-DRAFTED_ANYWAY = 64
-"""Number of tokens that a run drafts before it checks how many came true."""
 UNLIMITED = Budget()
 
 
@@ -79,11 +77,6 @@ class Ledger:
         new = set(nodes) - self.drafted
         self.missed |= new
         self.drafted |= new
-
-    @property
-    def drafts_pay(self) -> bool:
-        """True if drafts pay while the query's own Python is awaited."""
-        return len(self.drafted) < DRAFTED_ANYWAY or 4 * len(self.missed) <= 3 * len(self.drafted)
 
     def count_close_call(self, is_close: bool) -> None:
         """Counts a choice that the noise of the model's scores might have changed."""

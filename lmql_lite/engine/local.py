@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,19 +15,19 @@ from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
-from lmql_lite.constraints.terms import Constant, Term
+from lmql_lite.constraints.terms import Term
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.fill import CUT, Fill, Pick, Tried, fail_unfilled, matcher_of, quoted
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.record import Record, Step, steps_between
+from lmql_lite.engine.record import Record, Step
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
 from lmql_lite.engine.turns import TemplatePath
-from lmql_lite.errors import ConstraintError, InputError, LmqlLiteError, ModelError, Span
+from lmql_lite.errors import ConstraintError, InputError, ModelError, Span
 from lmql_lite.media import Media
 from lmql_lite.models.base import KVScope, Scorer
 from lmql_lite.models.chat import chat_of
@@ -37,8 +35,6 @@ from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
 from lmql_lite.tokens import Role
 
-MAX_AHEAD = 64
-"""Maximum number of tokens generated while the query's own Python is awaited."""
 DRAWS_APART = 2**22
 """Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
 UNLIMITED = 2**31
@@ -86,7 +82,6 @@ class LocalGenerator:
         self.scheduler = scheduler
         self.tree = scheduler.tree
         self._settings = settings
-        self._sampling = sampling
 
     def fork(self, number: int) -> LocalGenerator:
         """A copy for the branch of this number."""
@@ -169,36 +164,6 @@ class LocalGenerator:
 
     async def close(self) -> None:
         self.scheduler.learn(self.record)
-
-    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
-        """The answer. Meanwhile the text is continued as if a free hole came next. If the answer of the query's Python
-        is what the model expected, its scores are in the tree already. A wrong guess is a branch that nobody reads."""
-        ledger = self.record.ledger
-        if not ledger.speculates or not ledger.drafts_pay:
-            return await answer
-        writing = asyncio.create_task(self._write(state, span))
-        try:
-            return await answer
-        finally:
-            writing.cancel()
-            with suppress(asyncio.CancelledError, LmqlLiteError):
-                await writing
-
-    async def _write(self, state: State, span: Span) -> None:
-        aside = copy(self)
-        aside.path = self.path.fork(Record(Ledger(self.record.ledger.run)))
-        fill = LocalFill(Hole(span, "ahead"), Constant(True), aside, self._sampling, MAX_AHEAD)
-        matcher = self.engine.matcher(Constant(True), b"", MAX_AHEAD, "ahead", span)
-        state = fill.open(state._replace(matcher=None, hole=None, used=0), matcher)
-        while matcher_of(state).ending is None:
-            before = state
-            if forced := fill.forced(state):
-                state = fill.force(state, forced)
-            else:
-                pick = fill.pick(state)
-                state = fill.take(pick, await fill.choose(pick))
-            new = steps_between(before.newest, state.newest)
-            self.record.ledger.guess(step.parent for step in new if step.token.logprob is not None)
 
 
 Place = tuple[int, bytes, bytes]

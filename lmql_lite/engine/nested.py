@@ -17,15 +17,14 @@ from lmql_lite.constraints.simplify import satisfies
 from lmql_lite.constraints.terms import And, Term
 from lmql_lite.engine.environment import Environment, environment_of
 from lmql_lite.engine.predicates import Objection
-from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings, header
 from lmql_lite.engine.state import State
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import QueryError
 from lmql_lite.models.base import Model
 from lmql_lite.program.holes import asked
 from lmql_lite.program.ops import Callee, Hole, Program
 
-Python = typing.Callable[[CodeType, Span], Awaitable[Any]]
+Python = typing.Callable[[CodeType], Awaitable[Any]]
 """Function that evaluates the query's own Python."""
 MAX_DEPTH = 100
 """Maximum depth of nested queries, so that endless recursion ends with an error."""
@@ -53,8 +52,8 @@ class NestedCall:
         return self.program.returns
 
 
-Elsewhere = typing.Callable[[NestedCall, Settings, str], Awaitable[Result | None]]
-"""Function that runs a query with a model of its own after a text; returns None if its model is that of the run."""
+IsHere = typing.Callable[[str | Model], bool]
+"""Function that says whether a model is that of the run."""
 
 
 @runtime_checkable
@@ -92,7 +91,7 @@ async def called(hole: Hole, python: Python) -> tuple[Hole, NestedCall | None]:
     """
     found: tuple[Callee, Callable] | None = None
     for callee in hole.callees:
-        function = await python(callee.function, hole.span)
+        function = await python(callee.function)
         if isinstance(function, Callable) and not isinstance(function, type):
             if found is not None:
                 hint = "keep one of them, and give the other a hole of its own"
@@ -105,7 +104,7 @@ async def called(hole: Hole, python: Python) -> tuple[Hole, NestedCall | None]:
     if found is None:
         return hole, None
     callee, function = found
-    by_place, by_name = await python(callee.arguments, hole.span) if callee.arguments else ((), {})
+    by_place, by_name = await python(callee.arguments) if callee.arguments else ((), {})
     try:
         call = function.nested(by_place, by_name)
     except TypeError as error:

@@ -14,7 +14,7 @@ from lmql_lite.engine.environment import Environment, environment_of
 from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
 from lmql_lite.engine.local import LocalFill, Way
-from lmql_lite.engine.nested import Elsewhere, called
+from lmql_lite.engine.nested import IsHere, called
 from lmql_lite.engine.record import CANCELLATIONS, GivenUp, Raised
 from lmql_lite.engine.replay import Inputs, wake
 from lmql_lite.engine.result import Result
@@ -30,7 +30,7 @@ from lmql_lite.tokens import Token
 
 
 class Run:
-    """One run, after the text `before`. `elsewhere` runs nested queries that have a model of their own."""
+    """One run. `is_here` says whether a model, of a query that a hole calls, is that of the run."""
 
     def __init__(
         self,
@@ -39,28 +39,23 @@ class Run:
         settings: Settings,
         sampling: Sampling,
         generator: Generator,
-        elsewhere: Elsewhere | None = None,
-        before: str = "",
-        inputs: Mapping[str, Any] | None = None,
+        is_here: IsHere,
+        inputs: Mapping[str, Any],
     ) -> None:
         self.settings = settings
         self.seed = sampling.seed
         self.steps = Steps(settings.steps)
         self.generator = generator
         self._program = program
-        self._elsewhere = elsewhere
-        self._before = before
+        self._is_here = is_here
         self._environment = environment
         self._sampling = sampling
-        self._inputs = Inputs(program, inputs or {}) if settings.has_beams else None
+        self._inputs = Inputs(program, inputs) if settings.has_beams else None
 
     def begin(self) -> tuple[events.Started, Branch]:
         """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
         first = Branch(self.generator, self.steps, self._anew)
         first.frames.append(Frame(first, self._program, self._environment, self.settings, self._sampling))
-        if self._before:
-            first.state = first.state.say(self._before)
-            first.say(events.Text(self._before))
         program, environment = self._program, self._environment
         started = events.Started(
             self.generator.model,
@@ -251,9 +246,9 @@ class Run:
         if op.decorators and await decorate(branch, op):
             return
         if op.callees and op.distribution is None:
-            op, nested = await called(op, branch.python)
+            op, nested = await called(op, branch.frame.python)
             if nested is not None:
-                await call(branch, op, nested, self._elsewhere)
+                await call(branch, op, nested, self._is_here)
                 return
         await open_hole(branch, op)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -132,10 +131,6 @@ class ServerGenerator:
 
     def leave(self) -> None:
         self.reader.leave()
-
-    async def waiting(self, answer: Awaitable[Any], state: State, span: Span) -> Any:
-        """The answer. The open stream goes on meanwhile."""
-        return await answer
 
     async def finish(self, state: State) -> State:
         stream = self.reader.stream

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -26,9 +25,7 @@ from lmql_lite.engine.decode.sample import SeveralRuns
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalModel
-from lmql_lite.engine.nested import NestedCall
 from lmql_lite.engine.recording import Recording
-from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.server import ServerModel
 from lmql_lite.engine.settings import Settings, header
@@ -135,10 +132,9 @@ class Session:
         model: str | Model | None = None,
         calls: Calls | None = None,
         account: Account | None = None,
-        before: str = "",
     ) -> AsyncGenerator[events.Batch, None]:
         """Events of one run, in batches. `calls` collects the calls of models; runs with the same `account` share their
-        limits. The run begins after the text `before`. Raises errors of the package, and exceptions of the query
+        limits. Raises errors of the package, and exceptions of the query
         unchanged.
 
         The entries of a run are stored before its last event (S34), which has the notices of the cache.
@@ -146,7 +142,7 @@ class Session:
         account = account or Account()
         is_unnamed = model is None and program.model is None and self.names_no_model and bool(program.holes)
         first = (UNNAMED,) if is_unnamed else ()
-        opened = await self._open(program, inputs, settings, model, calls, account, before)
+        opened = await self._open(program, inputs, settings, model, calls, account)
         first = (*first, *opened.settings.notices)
         run = opened.run
         is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
@@ -185,9 +181,8 @@ class Session:
         model: str | Model | None,
         calls: Calls | None,
         account: Account,
-        before: str,
     ) -> Opened:
-        """The runs of a query, one for each drawn result. They begin after the text `before` and share one budget."""
+        """The runs of a query, one for each drawn result. They share one budget."""
         environment = environment_of(program, inputs)
         if settings.given or program.prologue or program.decoder or program.options:
             settings = settings.over(await header(program, environment))
@@ -198,7 +193,7 @@ class Session:
         if model is None and program.model is not None:
             model = await evaluate(program.model.value, environment)
         trees = None if settings.is_isolated else await self._trees(settings, recording)
-        found = self.model(model)
+        own = found = self.model(model)
         if not getattr(found, "use_caches", True) and recording is None:
             settings, trees = settings.without_caches(), None
         if settings.has_beams and isinstance(found, Completer):
@@ -223,7 +218,10 @@ class Session:
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes, records=True)
         runs, ledgers = list[Decoder](), list[Ledger]()
-        elsewhere = partial(self._elsewhere, found, calls, account)
+
+        def is_here(model: str | Model) -> bool:
+            return self.model(model) == own
+
         first, count = settings.sampling(), 1 if settings.has_beams else settings.results
         for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
             if runs:
@@ -233,7 +231,7 @@ class Session:
             sampling = replace(first, seed=seed)
             generator = entry.generator(self._scheduler(entry, trees, fresh), ledger, settings, sampling)
             generator.record.number = len(runs)
-            run = Run(program, environment, settings, sampling, generator, elsewhere, before, inputs)
+            run = Run(program, environment, settings, sampling, generator, is_here, inputs)
             runs.append(decoding(settings.decoder_name)(run))
             ledgers.append(ledger)
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
@@ -255,31 +253,6 @@ class Session:
         if policy not in known:
             known[policy] = model.with_blocks(policy)
         return known[policy]
-
-    async def _elsewhere(
-        self,
-        here: Model,
-        calls: Calls | None,
-        account: Account,
-        nested: NestedCall,
-        settings: Settings,
-        before: str,
-    ) -> Result | None:
-        """The result of a query with a model of its own, after this text; None if its model is the one `here`."""
-        model, named = nested.model, nested.program.model
-        if model is None and named is not None:
-            environment = environment_of(nested.program, nested.inputs)
-            await header(nested.program, environment)
-            model = await evaluate(named.value, environment)
-        if model is None or self.model(model) == here:
-            return None
-        settings = settings.changed({"n": None, "decoder": "argmax" if settings.has_beams else settings.decoder})
-        stream = self.stream(nested.program, nested.inputs, settings, model, calls, account, before)
-        async with aclosing(stream):
-            async for last, *_ in stream:
-                if isinstance(last, events.Finished):
-                    return last.result
-        raise AssertionError("a run ends with Finished or raises")
 
     async def _trees(self, settings: Settings, recording: Recording | None) -> ModelTrees:
         """The trees of a run: in memory, of a recording, or of a file with the latest entries of other processes.

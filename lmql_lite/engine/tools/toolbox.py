@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.tools.call_text import CLOSING, COMPLETE
-from lmql_lite.errors import InputError, Span, did_you_mean
+from lmql_lite.errors import InputError, did_you_mean
 from lmql_lite.lang.python import parsed
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
@@ -241,7 +241,7 @@ class Toolbox:
 
 
 async def own_decoder(
-    op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType, Span], Awaitable[Any]]
+    op: Hole, settings: Settings, sampling: Sampling, python: Callable[[CodeType], Awaitable[Any]]
 ) -> tuple[Sampling, Toolbox | None]:
     """Settings of a hole with a decoder of its own, as in `[sample(temperature=0.8) X]` or `[argmax(tools=[search])
     X]`.
@@ -250,7 +250,7 @@ async def own_decoder(
     """
     decoder = op.decoder
     assert decoder is not None, "the hole has one"
-    values = {option.name: await python(option.value, option.span) for option in decoder.options}
+    values = {option.name: await python(option.value) for option in decoder.options}
     spans = {option.name: option.span for option in decoder.options}
     tools, max_calls = values.pop("tools", None), values.pop("max_calls", MAX_CALLS)
     sampling = settings.at_hole(op.name, decoder.name, decoder.span, values, spans, sampling)
