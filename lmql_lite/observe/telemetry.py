@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from lmql_lite.engine import events
 from lmql_lite.engine.result import Result
@@ -25,24 +25,10 @@ SHOWN = 80
 """Characters of a value in a record."""
 
 
-class RunSpan(Protocol):
-    """The part of OpenTelemetry's `Span` that is used."""
-
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None: ...
-
-    def add_event(self, name: str, attributes: Mapping[str, Any]) -> None: ...
-
-    def record_exception(self, exception: BaseException) -> None: ...
-
-    def set_status(self, status: Any, description: str | None = None) -> None: ...
-
-    def end(self) -> None: ...
-
-
 async def watched(batches: AsyncGenerator[events.Batch, None]) -> AsyncGenerator[events.Batch, None]:
     """The batches of a run, which are also logged, and become a span where the program has imported OpenTelemetry."""
     trace: Any = sys.modules.get(TRACE)
-    span: RunSpan | None = None
+    span: Any = None
     began, name = time.perf_counter(), ""
     try:
         async with aclosing(batches) as stream:
@@ -81,7 +67,7 @@ def _log(event: events.Event, model: str, began: float) -> None:
             LOGGER.info("run on %s ended in %.3f s: %r", model, time.perf_counter() - began, result.usage)
 
 
-def _add(event: events.Event, span: RunSpan) -> None:
+def _add(event: events.Event, span: Any) -> None:
     match event:
         case events.HoleClosed(hole, _, ending):
             span.add_event("lmql_lite.hole", {"lmql_lite.hole.name": hole, "lmql_lite.hole.ending": ending})
@@ -91,7 +77,7 @@ def _add(event: events.Event, span: RunSpan) -> None:
             span.set_attributes(_attributes(result))
 
 
-def _opened(trace: Any, started: events.Started) -> RunSpan:
+def _opened(trace: Any, started: events.Started) -> Any:
     attributes = {
         "gen_ai.operation.name": OPERATION,
         "gen_ai.provider.name": "lmql_lite",
@@ -100,8 +86,7 @@ def _opened(trace: Any, started: events.Started) -> RunSpan:
         "gen_ai.request.choice.count": started.results,
         "lmql_lite.decoder": started.decoder,
     }
-    span: RunSpan = trace.get_tracer("lmql_lite").start_span(f"{OPERATION} {started.model}", attributes=attributes)
-    return span
+    return trace.get_tracer("lmql_lite").start_span(f"{OPERATION} {started.model}", attributes=attributes)
 
 
 def _attributes(result: Result) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,6 @@ class Trace:
         self._began = datetime.now(UTC)
         self._lines = Lines()
         self._kept: list[Line] = []
-        self._before: list[int] = []
-        """Number of calls that had begun before each kept line."""
         self._file: AsyncTextIOWrapper | None = None
 
     async def begin(self) -> None:
@@ -64,7 +61,6 @@ class Trace:
         lines = [self._lines.line(record) for record in records]
         if self._file is None:
             self._kept += lines
-            self._before += [len(self.calls.made) if self.calls else 0] * len(lines)
             return
         await self._file.write("".join(map(written, lines)))
         await self._file.flush()
@@ -80,7 +76,7 @@ class Trace:
         if self.calls is None:
             replace_text(self.path, report(self._kept))
         else:
-            found = certificate(self._kept, self._before, self.calls, self._began)
+            found = certificate(self._kept, self.calls, self._began)
             replace_text(self.path, json.dumps(without_secrets(found), indent=1) + "\n")
 
 
@@ -137,62 +133,23 @@ def replace_text(path: Path, text: str) -> None:
 # Certificates --------------------------------------------------------------------------------------------------------
 
 
-ENVELOPE = ("schema", "run", "seq", "ms", "type")
+def certificate(lines: Sequence[Line], calls: Calls, began: datetime) -> dict[str, Any]:
+    """One JSON object: schema, began (UTC), ms, the first and the last line as `started` and `ended`, parameters
+    (options of caller and header), and calls in the order in which they began.
 
-
-@dataclass(slots=True)
-class _Step:
-    """The run, or a hole of it."""
-
-    fields: dict[str, Any]
-    calls: list[Call] = field(default_factory=list)
-    steps: list[_Step] = field(default_factory=list)
-
-    def as_object(self) -> dict[str, Any]:
-        steps = [each.as_object() for each in self.steps]
-        return {**self.fields, "calls": [_call(each) for each in self.calls], "steps": steps}
-
-
-def certificate(lines: Sequence[Line], before: Sequence[int], calls: Calls, began: datetime) -> dict[str, Any]:
-    """One JSON object: schema, began (UTC), ms, model, decoder, seed, parameters (options of caller and header), ended
-    (`done`, or `error` with the error), result (as in a `done` line), calls and steps.
-
-    A step is a hole (name, place, value, ending, at_ms, ms) with its own calls, and with the steps of a query that it
-    calls. A call has kind, model, at_ms, ms, asked, answered; spent and error where there are any. `scores` of a model
-    in this process asks requests (length of the prefix, the text at its end, new tokens, positions) and answers with
-    the best token at each position. `stream` and `score` of a server ask a prompt and a request, or options. While
-    several branches are under way a call serves many of them and stands with the run.
-
-    `before` is the number of calls that had begun before each line.
+    A call has kind, model, at_ms, ms, asked, answered; spent and error where there are any. `scores` of a model in this
+    process asks requests (length of the prefix, the text at its end, new tokens, positions) and answers with the best
+    token at each position. `stream` and `score` of a server ask a prompt and a request, or options.
     """
-    run = _Step({})
-    under_way, booked, is_alone = [run], 0, True
-    found: dict[str, Any] = {"schema": SCHEMA, "began": began.isoformat(timespec="milliseconds"), "ms": calls.now()}
-    for line, count in zip(lines, before, strict=True):
-        under_way[-1].calls += calls.made[booked:count]
-        booked = count
-        own = {name: value for name, value in line.items() if name not in ENVELOPE}
-        if line["type"] == "forked" or line.get("state"):
-            is_alone, under_way = False, [run]
-        match line["type"]:
-            case "started":
-                found |= own
-            case "hole.opened" if is_alone:
-                place = {name: line["span"][name] for name in ("file", "line", "column")}
-                step = _Step({"hole": line["name"], **place, "at_ms": line["ms"]})
-                under_way[-1].steps.append(step)
-                under_way.append(step)
-            case "hole.closed" if len(under_way) > 1:
-                fields = under_way.pop().fields
-                fields |= {"ms": line["ms"] - fields["at_ms"], "value": line["value"], "ending": line["ending"]}
-            case "done":
-                results = {"results": own.pop("results")} if "results" in own else {}
-                found |= {"ended": "done", "result": own, **results}
-            case "error":
-                found |= {"ended": "error", "error": own}
-    under_way[-1].calls += calls.made[booked:]
-    options = {name: _option(value) for name, value in calls.options.items() if name != "trace"}
-    return {**found, "parameters": options, **run.as_object()}
+    return {
+        "schema": SCHEMA,
+        "began": began.isoformat(timespec="milliseconds"),
+        "ms": calls.now(),
+        "started": next((line for line in lines if line["type"] == "started"), None),
+        "ended": lines[-1],
+        "parameters": {name: _option(value) for name, value in calls.options.items() if name != "trace"},
+        "calls": [_call(each) for each in calls.made],
+    }
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""What the model scores ahead of a run: drafts from the tree, text while a tool is awaited. Only speed changes."""
+"""What the model scores ahead of a run: drafts from the tree. Only speed changes."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,18 +9,6 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine import events
 from tests.engine.watched import watched
-
-TOOL = """
-import asyncio
-async def search(question):
-    for _ in range(100):
-        await asyncio.sleep(0)
-    return {answer!r}
-"Q: capital of France?\\n[QUERY]" where STOPS_AT(QUERY, "\\n")
-result = await search(QUERY)
-"Result: {{result}}\\nA:[ANSWER]" where STOPS_AT(ANSWER, "\\n")
-"""
-SCRIPT = "Q: capital of France?\nsearch capital\nResult: Paris is the capital\nA: Paris\n"
 
 ROWS = """
 "Name: {name}; likes: [A]" where STOPS_AT(A, ";")
@@ -36,37 +23,6 @@ def rows_model() -> lq.ScriptedModel:
         return whole[len(said) :] if whole.startswith(said) else b""
 
     return lq.ScriptedModel(script)
-
-
-@pytest.mark.parametrize("options", [{"cache": False}, {"cache_mode": "off"}], ids=["S7", "mode-off"])
-def test_nothing_is_written_ahead_without_a_cache(options: dict[str, Any]) -> None:
-    usage = lq.run_sync(TOOL.format(answer="Paris is the capital"), model=lq.ScriptedModel(SCRIPT), **options).usage
-    assert (usage.draft_accepted, usage.draft_rejected) == (0, 0)
-
-
-def test_a_tool_that_does_not_wait_costs_nothing_more(session: lq.Session) -> None:
-    source = TOOL.replace("    for _ in range(100):\n        await asyncio.sleep(0)\n", "").format(answer="Lyon")
-    model = lq.ScriptedModel(SCRIPT)
-    lq.run_sync(source, model=model, session=session)
-    without = lq.ScriptedModel(SCRIPT)
-    lq.run_sync(source, model=without, session=lq.Session(), speculate=False)
-    assert model.calls <= without.calls + 1
-
-
-def test_a_run_that_is_cancelled_while_a_tool_waits_leaves_no_task_behind() -> None:
-    async def cancelled() -> int:
-        query = lq.compile(TOOL.replace("range(100)", "range(10**9)").format(answer="x"))
-        running = asyncio.create_task(query.run(model=lq.ScriptedModel(SCRIPT), session=lq.Session()))
-        for _ in range(200):
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(cancelled()) == 1
 
 
 def test_similar_rows_take_half_the_passes_and_say_the_same() -> None:

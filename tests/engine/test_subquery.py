@@ -1,8 +1,7 @@
-"""Queries that a hole calls (S26): on servers, with models of their own, and left early. More in `programs/`."""
+"""Queries that a hole calls (S26): on servers, with other models, and left early. More in `programs/`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,22 +43,23 @@ def test_on_a_server(session: lq.Session, config: Any) -> None:
     assert any(token.fate == "removed" for token in result.tokens)
 
 
-def test_a_query_with_a_model_of_its_own_goes_on_with_the_text(tmp_path: Path) -> None:
-    @lq.query(model=speaking(("one word: ", "five")))
+def test_a_query_with_another_model_than_the_run_is_refused(session: lq.Session) -> None:
+    model, other = speaking(("one word: ", "five"), ("= five.", " So.")), speaking(("one word: ", "six"))
+
+    @lq.query(model=model)
     def word() -> str:
         """lq
         " In one word: [W]"
         return W
         """
 
-    def run() -> lq.Result:
-        source, path = '"2 + 3 = [X: word].[Y]"\nreturn X, Y', str(tmp_path / "x.tokens")
-        return lq.run_sync(source, {"word": word}, model=model, session=lq.Session(), cache=path)
-
-    model = speaking(("= five.", " So."))
-    first, again = run(), run()
-    assert (first.prompt, first.value) == ("2 + 3 = five. So.", ("five", " So."))
-    assert (again.prompt, again.usage.forward_passes) == (first.prompt, 0)
+    source = '"2 + 3 = [X: word].[Y]"\nreturn X, Y'
+    assert lq.run_sync(source, {"word": word}, model=model, session=session).value == ("five", " So.")
+    with pytest.raises(lq.QueryError, match=r"word has a model of its own, but the model of the run fills \[X\]"):
+        lq.run_sync(source, {"word": word}, model=other, session=session)
+    named = '@query\ndef word():\n    """lq\n    argmax\n        "[W]"\n    from "demo"\n    """\n"[X: word]"'
+    with pytest.raises(lq.QueryError, match="has a model of its own"):
+        lq.run_sync(named, model=other, session=session)
 
 
 def test_the_answer_has_the_type_of_the_return_annotation() -> None:

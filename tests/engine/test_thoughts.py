@@ -186,7 +186,7 @@ def test_lines_the_usage_line_and_traces_have_thoughts(
         for trace in ("run.json", "run.html"):
             assert shell(*command, "--trace", trace).code == 0
             assert "Hm." in (tmp_path / trace).read_text()
-        (call,) = json.loads((tmp_path / "run.json").read_text())["steps"][0]["calls"]
+        (call,) = json.loads((tmp_path / "run.json").read_text())["calls"]
         assert call["answered"]["thoughts"] == "Hm."
 
 

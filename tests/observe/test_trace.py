@@ -33,11 +33,6 @@ def certificate(path: str = "run.json") -> Any:
     return json.loads(Path(path).read_text("utf-8"))
 
 
-def calls(step: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of a step and of all that it holds, in order."""
-    return [*step["calls"], *(call for inner in step["steps"] for call in calls(inner))]
-
-
 # Certificates ----------------------------------------------------------------------------------------------------
 
 
@@ -45,15 +40,15 @@ def test_a_certificate_has_every_call_of_a_model_in_this_process(session: lq.Ses
     model = lq.ScriptedModel(LIST)
     result = lq.run_sync(QUERY, model=model, session=session, trace="run.json", seed=5)
     found = certificate()
-    assert (found["schema"], found["ended"], found["model"], found["seed"]) == (1, "done", "scripted", 5)
-    assert found["result"]["prompt"] == result.prompt and found["result"]["usage"] == result.usage.as_dict()
+    started, ended = found["started"], found["ended"]
+    assert (found["schema"], started["model"], started["seed"], ended["type"]) == (1, "scripted", 5, "done")
+    assert ended["prompt"] == result.prompt and ended["usage"] == result.usage.as_dict()
     assert found["parameters"]["seed"] == 5 and "trace" not in found["parameters"]
-    made = calls(found)
+    made = found["calls"]
     assert len(made) == model.calls == result.usage.forward_passes
     asked = [request for call in made for request in call["asked"]["requests"]]
     assert sum(len(request["positions"]) for request in asked) == model.positions
-    assert [step["hole"] for step in found["steps"]] == ["A", "B"]
-    first = found["steps"][0]["calls"][0]
+    first = made[0]
     assert first["asked"]["requests"][0]["prefix"] + len(first["asked"]["requests"][0]["new"]) >= 8
     assert first["answered"]["best"][0][-1]["text"] == " S"
     assert first["ms"] >= 0 and first["at_ms"] <= found["ms"]
@@ -62,7 +57,7 @@ def test_a_certificate_has_every_call_of_a_model_in_this_process(session: lq.Ses
 def test_what_was_known_is_no_call(session: lq.Session) -> None:
     for _ in range(2):
         lq.run_sync(QUERY, model=lq.ScriptedModel(LIST), session=session, trace="run.json")
-    assert calls(certificate()) == []
+    assert certificate()["calls"] == []
 
 
 def test_a_run_that_shares_a_pass_has_its_own_questions_in_its_certificate(session: lq.Session) -> None:
@@ -77,7 +72,7 @@ def test_a_run_that_shares_a_pass_has_its_own_questions_in_its_certificate(sessi
 
     asyncio.run(both())
     for name in ("one", "two"):
-        made = calls(certificate(f"{name}.json"))
+        made = certificate(f"{name}.json")["calls"]
         assert made[0]["asked"]["in_pass"] == 3
         for call in made:
             (request,) = call["asked"]["requests"]
@@ -87,7 +82,7 @@ def test_a_run_that_shares_a_pass_has_its_own_questions_in_its_certificate(sessi
 def test_a_certificate_has_every_request_to_a_server(session: lq.Session) -> None:
     model = ScriptedCompleter(LIST)
     result = lq.run_sync(QUERY, model=model, session=session, trace="run.json")
-    made = calls(certificate())
+    made = certificate()["calls"]
     assert len(made) == model.requests == result.usage.requests
     assert made[0]["kind"] == "stream" and made[0]["asked"]["prompt"] == [{"role": None, "text": "A list:\n-"}]
     assert made[0]["asked"]["request"]["max_tokens"] >= 1
@@ -97,7 +92,7 @@ def test_a_certificate_has_every_request_to_a_server(session: lq.Session) -> Non
 def test_a_scored_option_is_a_call_too(session: lq.Session) -> None:
     model = ScoredCompleter(lq.ScriptedModel(LIST), scores=True)
     lq.run_sync('"A list:\\n-[A]" distribution A in [" Sun", " Hat"]', model=model, session=session, trace="run.json")
-    scored = [call for call in calls(certificate()) if call["kind"] == "score"]
+    scored = [call for call in certificate()["calls"] if call["kind"] == "score"]
     assert [call["asked"]["options"] for call in scored] == [[" Sun", " Hat"]]
     assert len(scored[0]["answered"]["logprobs"]) == 2
 
@@ -112,10 +107,9 @@ def test_a_run_that_fails_has_its_certificate_without_keys(session: lq.Session) 
     with pytest.raises(lq.ModelError):
         lq.run_sync(QUERY, model=Failing(LIST), session=session, trace="run.json")
     found = certificate()
-    assert found["ended"] == "error" and found["error"]["kind"] == "ModelError"
-    assert found["error"]["span"]["line"] == 1
-    assert calls(found)[0]["answered"]["text"] == " Su"
-    assert "https://[hidden]@host/v1?api_key=[hidden] says" in calls(found)[0]["error"]
+    assert found["ended"]["kind"] == "ModelError" and found["ended"]["span"]["line"] == 1
+    assert found["calls"][0]["answered"]["text"] == " Su"
+    assert "https://[hidden]@host/v1?api_key=[hidden] says" in found["calls"][0]["error"]
     written = Path("run.json").read_text("utf-8")
     assert "sk-0123456789abc" not in written and "pass@" not in written and "abc says" not in written
 
@@ -126,7 +120,7 @@ def test_a_key_that_a_query_says_is_hidden_in_its_certificate_and_not_in_its_res
     found = lq.run_sync(query, {"key": key}, model=lq.ScriptedModel("ab"), session=session, trace="run.json")
     assert found.value["api_key"] == key and key in found.prompt
     assert key not in Path("run.json").read_text("utf-8")
-    assert certificate()["result"]["value"] == {"api_key": "[hidden]", "said": found["A"]}
+    assert certificate()["ended"]["value"] == {"api_key": "[hidden]", "said": found["A"]}
 
 
 def test_a_run_that_is_cancelled_leaves_what_it_did(session: lq.Session) -> None:
@@ -152,8 +146,7 @@ def test_a_run_that_is_cancelled_leaves_what_it_did(session: lq.Session) -> None
 
     asyncio.run(cancelled())
     found = certificate()
-    assert (found["ended"], found["error"]["kind"]) == ("error", "Stopped")
-    assert [step["hole"] for step in found["steps"]] == ["A", "B"]
+    assert found["ended"]["kind"] == "Stopped" and found["calls"]
     assert lines("run.lqrun")[-1]["kind"] == "Stopped"
     assert "the run was stopped" in Path("run.html").read_text("utf-8")
 
@@ -164,8 +157,7 @@ def test_several_results_are_all_there(session: lq.Session) -> None:
         'sample(seed=1)\n    "A:[A]"\nwhere len(A) < 5', n=3, model=model, session=session, trace="run.json"
     )
     found = certificate()
-    assert [each["prompt"] for each in found["results"]] == [each.prompt for each in results]
-    assert len({id(call) for call in calls(found)}) == len(calls(found)) > 0
+    assert [each["prompt"] for each in found["ended"]["results"]] == [each.prompt for each in results]
 
 
 # Files -----------------------------------------------------------------------------------------------------------
@@ -243,7 +235,7 @@ def test_a_failing_query_is_recorded_with_its_place(session: lq.Session) -> None
 def test_an_error_of_the_querys_own_with_files_is_its_own(session: lq.Session) -> None:
     with pytest.raises(FileNotFoundError):
         lq.run_sync('"a"\nopen("nowhere.txt")', model=lq.ScriptedModel(LIST), session=session, trace="run.json")
-    assert certificate()["error"]["kind"] == "FileNotFoundError"
+    assert certificate()["ended"]["kind"] == "FileNotFoundError"
 
 
 # Keys ------------------------------------------------------------------------------------------------------------
