@@ -21,7 +21,7 @@ from typing import Any
 
 from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.constraints.matcher import Matcher
-from lmql_lite.constraints.terms import Ending, Term, conjunction
+from lmql_lite.constraints.terms import Ending, Term
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
@@ -42,7 +42,7 @@ from lmql_lite.errors import BudgetError, ConstraintError, InputError, LmqlLiteE
 from lmql_lite.options import Sampling
 from lmql_lite.program.holes import settled
 from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText
-from lmql_lite.program.types import NAMES, TextType
+from lmql_lite.program.types import NAMES
 from lmql_lite.program.values import texts_of
 
 
@@ -173,12 +173,6 @@ class Frame:
             return hole
         names = {**self.environment, **{name: NAMES[name] for name in hole.type.offered}}
         return settled(hole, await evaluate(hole.type.code, names))
-
-    @staticmethod
-    def returns(hole: Hole) -> bool:
-        """True if the query returns this hole unchanged, and the hole is text."""
-        is_text = hole.type is None or isinstance(hole.type.spec, TextType)
-        return hole.is_returned and is_text and not hole.decorators
 
     def place(self, error: BaseException) -> Span | None:
         """Place of the query's own Python that raised an exception; None if it did not."""
@@ -541,13 +535,10 @@ class Branch:
     # Conditions -----------------------------------------------------------------------------------------------------
 
     def term(self, op: Hole) -> Term:
-        """The condition of a hole, evaluated now. A hole that its query returns unchanged must also meet the condition
-        on the query's value (S26)."""
+        """The condition of a hole, evaluated now."""
         frame = self.frame
-        term = frame.term = frame.bound.pop(self.state.part, None) or op.bind(frame.now)
-        if frame.caller is not None and frame.returns(op):
-            return conjunction((term, frame.caller.term))
-        return term
+        frame.term = frame.bound.pop(self.state.part, None) or op.bind(frame.now)
+        return frame.term
 
     async def _score(self, options: Any) -> OptionScores:
         """`context.score`."""

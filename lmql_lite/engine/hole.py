@@ -16,7 +16,7 @@ from lmql_lite.engine.distribution import Choosing
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.hole_decorators import decoration_of
-from lmql_lite.engine.nested import Caller, unmet
+from lmql_lite.engine.nested import unmet
 from lmql_lite.engine.path import answered
 from lmql_lite.engine.predicates import Judge, Objection
 from lmql_lite.engine.record import Answer, Decorated, FromText, copied
@@ -42,10 +42,8 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     op = await branch.frame.typed(op) if op.type is not None else op
     frame, generator = branch.frame, branch.generator
     term, limit = branch.term(op), frame.settings.limit
-    matcher, judge = matcher_for(op, term, limit, generator), None
-    if op.judges or op.type or op.number or len(branch.frames) > 1:
-        judge = _judge(branch, op)
-        op = judge.op
+    matcher = matcher_for(op, term, limit, generator)
+    judge = Judge(op) if op.judges or op.type or op.number else None
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, frame.python)
@@ -62,24 +60,6 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)
     await look(branch, branch.hole)
-
-
-def _judge(branch: Branch, op: Hole) -> Judge:
-    """The judge of a hole that opens. If its query returns the hole unchanged, predicates of the calling hole judge it
-    too (S26), unless a token of the hole before may reach into it."""
-    waiting: list[Caller] = []
-    asked = op
-    for frame in reversed(branch.frames):
-        caller = frame.caller
-        if caller is None or op.continues_segment or not frame.returns(asked):
-            break
-        waiting.append(caller)
-        asked = caller.op
-    outer: Judge | None = None
-    for caller in reversed(waiting):
-        if outer is not None or caller.op.judges:
-            outer = Judge(caller.op, outer, caller.nested.typed)
-    return Judge(op if outer is None else replace(op, is_judged=True), outer)
 
 
 async def decorate(branch: Branch, op: Hole) -> bool:
@@ -178,7 +158,7 @@ async def look(branch: Branch, hole: OpenHole) -> None:
             return
         broken = None
         if hole.judge is not None:
-            broken = await hole.judge.objects(matcher, *(each.environment for each in reversed(branch.frames)))
+            broken = await hole.judge.objects(matcher, frame.environment)
         if broken is None:
             break
         if not branch.leads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -33,17 +33,12 @@ class Judge:
     A function with a parameter `final` also judges incomplete text: False means that no continuation can be valid, None
     that it cannot tell yet. Other functions judge only the complete value. So do all functions if the value is not
     text.
-
-    `outer` judges the complete value for the hole of another query to which the value is returned unchanged (S26);
-    `typed` converts the value for `outer`.
     """
 
-    def __init__(self, op: Hole, outer: Judge | None = None, typed: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, op: Hole) -> None:
         self.value: Any = None
         """The value of the hole, once its text is complete."""
         self.op = op
-        self._outer = outer
-        self._typed = typed
         self._type = op.type.spec if op.type else None
         self._is_text = self._type is None or self._type.convert is str
         self._take_final: dict[Condition, bool] = {}
@@ -58,11 +53,8 @@ class Judge:
         self.op = replace(self.op, type=type)
         self._type = type.spec if type else None
 
-    async def objects(
-        self, matcher: Matcher | ToolText, environment: Environment, *outer: Environment
-    ) -> Objection | None:
-        """The first condition that the value breaks, or that its certain part can no longer meet. `outer` are the
-        variables of the queries that wait for this one, innermost first."""
+    async def objects(self, matcher: Matcher | ToolText, environment: Environment) -> Objection | None:
+        """The first condition that the value breaks, or that its certain part can no longer meet."""
         final = matcher.ending is not None
         told = [each for each in self.op.judges if self._judges_unfinished(each, environment)]
         text = matcher.value[: matcher.certain].decode("utf-8", "strict" if final else "ignore")
@@ -73,18 +65,7 @@ class Judge:
             self.value = self._valued(text) if final else text
         except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply
             return Objection(self.op.type.span if self.op.type else self.op.span, str(error))
-        broken = await self.judged(self.value, text, environment, None if final else told)
-        if broken is not None or not final or self._outer is None:
-            return broken
-        return await self._outer.refuses(self.value, *outer)
-
-    async def refuses(self, value: Any, environment: Environment, *outer: Environment) -> Objection | None:
-        """The first predicate, of this hole or an outer one, that rejects a value which a query is about to return."""
-        value = value if self._typed is None else self._typed(value)
-        broken = await self.judged(value, str(value), environment)
-        if broken is not None or self._outer is None:
-            return broken
-        return await self._outer.refuses(value, *outer)
+        return await self.judged(self.value, text, environment, None if final else told)
 
     def _valued(self, text: str) -> Any:
         """The value of a complete text. Raises ValueError or RecursionError if the type rejects the text."""

@@ -391,25 +391,21 @@ class Compiler:
                 segment = set()
             if isinstance(part, Hole):
                 joins = bool(segment) and not part.stands_alone
-                following, end = self._following(flow.points[number])
-                is_returned = isinstance(end.returned, ast.Name) and end.returned.id == part.name
+                following = self._following(flow.points[number])
                 self._parts[number] = replace(
-                    part,
-                    continues_segment=joins,
-                    following=following.encode("utf-8", "replace"),
-                    is_returned=is_returned,
+                    part, continues_segment=joins, following=following.encode("utf-8", "replace")
                 )
                 segment = set() if part.stands_alone else {*segment, part.name} if joins else {part.name}
 
-    def _following(self, point: Point) -> tuple[str, Point]:
-        """The literal text that always comes after a point, and the first point that is no text."""
+    def _following(self, point: Point) -> str:
+        """The literal text that always comes after a point."""
         said, seen = "", set[int]()
         is_known = True
         while True:
             point = point.onward[0]
             part = self._parts[point.part] if point.part is not None else None
             if not isinstance(part, PromptText) or id(point) in seen:
-                return said, point
+                return said
             seen.add(id(point))
             for each in part.parts:
                 is_known = is_known and isinstance(each, str)

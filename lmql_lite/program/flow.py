@@ -20,8 +20,6 @@ class Point:
     onward: list[Point] = field(default_factory=list)
     """Possible successors; of a part, the first is the usual one, and at the others an exception is handled."""
     part: int | None = None
-    returned: ast.expr | None = None
-    """The value of a `return`."""
 
     def reached(self, passes: Callable[[Point], bool] = lambda point: True) -> Iterator[Point]:
         """The points after this one, without those that come only after points at which `passes` is false."""
@@ -77,8 +75,8 @@ class Flow:
         """The point of each part."""
         self._all: list[Point] = []
 
-    def _point(self, onward: Sequence[Point] = (), part: int | None = None, returned: ast.expr | None = None) -> Point:
-        self._all.append(Point(list(onward), part, returned))
+    def _point(self, onward: Sequence[Point] = (), part: int | None = None) -> Point:
+        self._all.append(Point(list(onward), part))
         return self._all[-1]
 
     @cached_property
@@ -127,8 +125,8 @@ class Flow:
                 for case in reversed(cases):
                     others = self._point([self.block(case.body, after), others])
                 return self._point([others])
-            case ast.Return(value):
-                return self._through(self._finals, self._point(returned=value))
+            case ast.Return():
+                return self._through(self._finals, self._point())
             case ast.Break() | ast.Continue() if self._loops:
                 loop = self._loops[-1]
                 target = loop.out if isinstance(statement, ast.Break) else loop.head

@@ -109,7 +109,6 @@ class Hole(Placed):
     nested queries that may fill it instead. `decoder` is its own, None for the query's. `number` is the kind of number
     that its text becomes once it has met all conditions. `following` is the text that always comes after the hole, b""
     if that is unknown (S18). `continues_segment` lets a token of the hole before it reach into this one (S14, S16).
-    `is_judged`: its query returns it to a hole whose own Python may refuse it (S26).
     """
 
     name: str
@@ -122,9 +121,6 @@ class Hole(Placed):
     decoder: HoleDecoder | None = None
     decorators: tuple[HoleDecorator, ...] = ()
     callees: tuple[Callee, ...] = ()
-    is_judged: bool = False
-    is_returned: bool = False
-    """True if its query always returns its value unchanged after it."""
     is_guarded: bool = False
     """True inside a `with` or a `try` with handlers, which may discard its text."""
     has_last_words: bool = False
@@ -147,7 +143,7 @@ class Hole(Placed):
     @cached_property
     def may_reject(self) -> bool:
         """True if Python, or the type, may refuse a value that the mask allowed."""
-        return self.is_judged or bool(self.judges) or bool(self.type and self.type.spec and self.type.spec.judges)
+        return bool(self.judges) or bool(self.type and self.type.spec and self.type.spec.judges)
 
     @property
     def stands_alone(self) -> bool:
