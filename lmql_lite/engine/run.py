@@ -85,36 +85,29 @@ class Run:
 
         Raises exceptions of the query, and BudgetError after too many steps.
         """
-        raised = None
-        try:
-            self.steps.take()
-            hole = branch.hole
-            if hole is None:
-                await self._advance(branch)
-            else:
-                fill, state = hole.fill, branch.state
-                if forced := fill.forced(state):
-                    branch.state = fill.force(state, forced)
-                else:
-                    pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
-                    choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
-                    if choice is None:
-                        branch.state, self.steps.left = pick.state, self.steps.left + 1
-                        return
-                    branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
-                if hole.tools is not None:
-                    hole.fill, branch.state = await hole.tools.go_on(fill, branch.state)
-                await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
-                if ahead and branch.hole is hole:
-                    self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
-        except BaseException as error:
-            raised = error
-        if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
-            try:
-                await self._raised(branch, raised)
-            finally:
-                raised = None  # breaks the reference cycle of exception, traceback and frame
-        branch.keep()
+        await self._guarded(branch, self._step(branch, ahead))
+
+    async def _step(self, branch: Branch, ahead: int) -> None:
+        self.steps.take()
+        hole = branch.hole
+        if hole is None:
+            await self._advance(branch)
+            return
+        fill, state = hole.fill, branch.state
+        if forced := fill.forced(state):
+            branch.state = fill.force(state, forced)
+        else:
+            pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
+            choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
+            if choice is None:
+                branch.state, self.steps.left = pick.state, self.steps.left + 1
+                return
+            branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
+        if hole.tools is not None:
+            hole.fill, branch.state = await hole.tools.go_on(fill, branch.state)
+        await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
+        if ahead and branch.hole is hole:
+            self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
 
     async def ways(self, branch: Branch, most: int, *, weighed: bool = False) -> list[Way]:
         """The next tokens of a branch that `may_part`, for a decoder that weighs with their weights; none after an

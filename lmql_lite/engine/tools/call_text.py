@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lmql_lite.constraints.matcher import HoleMatcher, matcher_after
+from lmql_lite.constraints.matcher import HoleMatcher
 from lmql_lite.constraints.terms import Ending
 
 MARK = ") # result: "
@@ -114,32 +114,6 @@ class FreeText(TextPart):
     def certain(self) -> int:
         return max(self.own.certain - self.start, 0)
 
-    def allowed(self, held: bytes, tokens_left: int) -> NDArray[np.bool_]:
-        """The tokens that the condition allows, without those that begin a call for which it has no room."""
-        mask, vocabulary = self.own.allowed(held, tokens_left), self.own.masks.vocabulary
-        said = self.own.text[max(self.own.text.rfind(OPENING), self.start) :]
-        tokens = vocabulary.containing(b"(")
-        if OPENING not in said:
-            tokens = np.intersect1d(tokens, vocabulary.containing(OPENING))
-        crowded = [token for token in tokens[mask[tokens]].tolist() if not self._has_room(said, held, token)]
-        if crowded:
-            mask = mask.copy()
-            mask[crowded] = False
-        return mask
-
-    def _has_room(self, said: bytes, held: bytes, token: int) -> bool:
-        """False if the token begins a call and not even the shortest call fits. `said` is the end of the text."""
-        data = self.own.masks.vocabulary.tokens[token] or b""
-        call = self.begins.search(said + data[len(held) :]) if data.startswith(held) else None
-        if call is None or call["begun"] is None:
-            return True
-        begun = data[len(held) :][: call.end() - len(said)]
-        after = matcher_after(self.own, begun, 1)
-        if after is None:
-            return False
-        shortest = MARK + CLOSING
-        return after.ending is not None or after.longest_valid(shortest.encode()) == len(shortest)
-
     def advance(self, data: bytes, tokens: int = 1) -> FreeText:
         after = self.own.advance(data, tokens)
         call = self.begins.search(after.text, self.start)
@@ -174,8 +148,7 @@ class CallText(TextPart):
     """A call after its opening parenthesis. It ends at the closing one.
 
     The model may write any arguments, so that a wrong call stays what it is, and its result is an error. A call that is
-    broken off is text, and so is one that a limit on tokens cuts off. `own` is any text of the characters that are left
-    to the hole.
+    broken off is text, and so is one that a limit on tokens cuts off. `own` is any text.
     """
 
     nesting: Nesting = BEGINNING
@@ -212,9 +185,7 @@ class CallText(TextPart):
             if after is None:
                 return replace(self, own=own, length=at)
             if after.is_closed:
-                call = own.text[:at] + _END
-                has_room = self.own.longest_valid(call[said:]) == len(call) - said
-                return replace(self, own=own, length=at + 1, call=call if has_room else None)
+                return replace(self, own=own, length=at + 1, call=own.text[:at] + _END)
             nesting = after
         if after_mark is not None:
             return replace(self, own=own, length=after_mark, call=own.text[:after_mark])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lmql_lite.constraints.matcher import HoleMatcher, Matcher
-from lmql_lite.constraints.terms import And, Ending, Length, Stop, Term, conjunction
+from lmql_lite.constraints.terms import And, Constant, Ending, Stop, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator
@@ -122,17 +122,9 @@ class ToolCalls:
     def _call(self, state: State) -> tuple[Fill, State]:
         """The beginning of a call, which may have more tokens than the hole."""
         left, op = max(self._limit, MIN_CALL), self._op
-        matcher = self._generator.engine.matcher(self._characters_left(), b"", left, op.name, op.span)
+        matcher = self._generator.engine.matcher(Constant(True), b"", left, op.name, op.span)
         op = replace(op, continues_segment=True, conditions=(), type=None, following=b"")
         return self._next(state, CallText(matcher), op, left)
-
-    def _characters_left(self) -> Term:
-        """Limit on the characters left to a call, without the one that closes it."""
-        parts = self._term.terms if isinstance(self._term, And) else (self._term,)
-        bounds = [part.at_most for part in parts if isinstance(part, Length) and part.unit == "characters"]
-        most = min((bound for bound in bounds if bound is not None), default=None)
-        size = len(self._before.decode()) + len(CLOSING)
-        return conjunction(() if most is None else (Length(0, most - size),))
 
     def _go_free(self, state: State, added: bytes, used: int, what: str, *, continues: bool) -> tuple[Fill, State]:
         """The beginning of free text after a call of `used` tokens. Raises ConstraintError if the hole's condition does

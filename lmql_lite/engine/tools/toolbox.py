@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from types import CodeType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -32,7 +32,6 @@ from lmql_lite.program.ops import Hole
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-    from pydantic_core import ErrorDetails
 
 MAX_CALLS = 16
 """Default maximum number of calls in one hole."""
@@ -55,16 +54,15 @@ class Tool:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises InputError for an object that is not a function with a name."""
-        whole = _whole(function)
-        self.name = getattr(function, "__name__", getattr(whole, "__name__", ""))
-        if not callable(function) or not self.name.isidentifier() or inspect.isclass(whole):
+        self.name = getattr(function, "__name__", "")
+        if not callable(function) or not self.name.isidentifier() or inspect.isclass(function):
             raise InputError(
                 f"a tool must be a function with a name; this is {function!r}", hint="write def search(query): .."
             )
         self._function = function
         try:
             self._signature = inspect.signature(function)
-            self._types = get_type_hints(_annotated(function), include_extras=True)
+            self._types = get_type_hints(inspect.unwrap(function), include_extras=True)
         except Exception as error:
             raise InputError(f"the signature of the tool {self.name} cannot be read: {error}") from None
 
@@ -87,15 +85,12 @@ class Tool:
     async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The return value of the function; one that is not async runs in a thread. Raises ToolError if the arguments
         do not fit or the function raises."""
-        hint = ""
         try:
             call = self._checked(arguments, named)
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
             else:
                 result = await asyncio.to_thread(self._outcome, call)
-                if isinstance(result, Exception) and "thread" in str(result):
-                    hint = f" ({self.name} runs in a thread of its own; write async def to run it in that of the query)"
                 if inspect.isawaitable(result):
                     result = await result
         except ToolError:
@@ -103,7 +98,7 @@ class Tool:
         except Exception as error:
             result = error
         if isinstance(result, Exception):
-            raise ToolError(f"{type(result).__name__}: {result}{hint}") from result
+            raise ToolError(f"{type(result).__name__}: {result}") from result
         return result
 
     def _outcome(self, call: inspect.BoundArguments) -> Any:
@@ -122,13 +117,14 @@ class Tool:
             raise ToolError(f"{error}; it is {self._heading}") from None
         for name, value in call.arguments.items():
             try:
-                (call.arguments[name],) = self._adapters[name].validate_python((value,))
-                errors = _truths_for_numbers(self._adapters[name], (value,))
+                (valid,) = self._adapters[name].validate_python((value,))
             except ValidationError as error:
-                errors = error.errors(include_url=False)
-            for first in errors[:1]:
+                first = error.errors(include_url=False)[0]
                 place = ".".join(map(str, (name, *first["loc"][1:])))
-                raise ToolError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}")
+                raise ToolError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {value!r}") from None
+            if isinstance(value, bool) and not isinstance(valid, bool):  # pydantic takes True for 1
+                raise ToolError(f"{name}: input should be a number, not {value!r}")
+            call.arguments[name] = valid
         return call
 
     @cached_property
@@ -159,36 +155,6 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
         if error.code != "typed-dict-version":
             raise
         return TypeAdapter(tuple[Any])
-
-
-def _truths_for_numbers(adapter: TypeAdapter[Any], value: Any) -> list[ErrorDetails]:
-    """Errors of numbers that were given as True or False, which pydantic takes for 1 and 0 unless it is strict."""
-    from pydantic import ValidationError
-    from pydantic_core import PydanticSerializationError, to_json
-
-    try:
-        adapter.validate_json(to_json(value), strict=True)
-    except PydanticSerializationError:  # a value that JSON lacks
-        return []
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-        return [
-            each for each in found if each["type"] in ("int_type", "float_type") and isinstance(each["input"], bool)
-        ]
-    return []
-
-
-def _whole(function: Any) -> Any:
-    """The function of which this is a `functools.partial`, or itself."""
-    while isinstance(function, partial):
-        function = function.func
-    return function
-
-
-def _annotated(function: Any) -> Any:
-    """The function with the annotations: the innermost of wrapped ones, or the `__call__` of another object."""
-    inner = inspect.unwrap(_whole(function))
-    return inner if inspect.isroutine(inner) else type(inner).__call__
 
 
 def _bare(annotation: Any) -> Any:

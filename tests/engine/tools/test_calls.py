@@ -169,8 +169,6 @@ def over() -> None:
 CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)
 shop = Shop({"pear": 3})
-counter: Any = Shop({"pear": 4})
-counter.__name__ = "counter"
 
 ORDER = "order(order: Order) -> str"
 WORDS = (b'")', b"})", b"]})", b"]})`", b"null)", b") #", b")`", b"`,", b'": {"', b"), ", b')"', b"` and")
@@ -266,24 +264,6 @@ def test_no_call_is_made_of_arguments_that_a_limit_cuts_off() -> None:
         else:
             assert len(value) < most
             assert said.startswith(value) or value == said.replace(" so", ' # result: "word word word word"`')
-
-
-def test_a_tool_whose_objects_belong_to_the_querys_thread_says_how_to_stay_in_it() -> None:
-    source = """
-import sqlite3
-shop = sqlite3.connect(":memory:")
-shop.execute("create table fruit(name)")
-def count() -> int:
-    return shop.execute("select count(*) from fruit").fetchone()[0]
-async def number() -> int:
-    return count()
-"Use:[argmax(tools=[count, number]) X]"
-"""
-    threaded = lq.run_sync(source, model=lq.ScriptedModel("Use: `count()"), session=lq.Session())["X"]
-    assert "# result: error: ProgrammingError: SQLite objects created in a thread can only be used in" in threaded
-    assert "(count runs in a thread of its own; write async def to run it in that of the query)`" in threaded
-    own = lq.run_sync(source, model=lq.ScriptedModel("Use: `number()"), session=lq.Session())["X"]
-    assert own.startswith(" `number() # result: 0`")
 
 
 @cases("engine/tools/calls", "what cannot be a tool is refused with a sentence", globals())
