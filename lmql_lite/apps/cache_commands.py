@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -50,17 +49,11 @@ cache.add_command(inspect)
 @click.argument("file")
 @JSON
 def stats(file: str, as_json: bool) -> None:
-    """Count the entries in FILE, by model.
-
-    For a folder: count pages of attention keys and values, and entries of the encoder cache.
-    """
+    """Count the entries in FILE, by model."""
     from lmql_lite.cache.tokens.inspect import fingerprint_shown, read_file
     from lmql_lite.cache.tokens.text import size_shown, visible
 
     with reporting(as_json):
-        if Path(file).is_dir():
-            _write_totals(Path(file), as_json)
-            return
         found = read_file(file)
         kinds = {what: found.count(kind) for what, kind in KINDS.items()}
         numbers = {"nodes": found.nodes, **kinds, "bytes": found.bytes}
@@ -75,43 +68,6 @@ def stats(file: str, as_json: bool) -> None:
             write(f"{NAMES.get(what, what):<16} {number:,}")
         if not found.is_sound:
             write_error(f"damaged in {counted(len(found.damage), 'place')}; see lq cache verify {file}")
-
-
-def _write_totals(folder: Path, as_json: bool) -> None:
-    """Writes the number and bytes of the pages of attention keys and values, and of the encoder cache's entries."""
-    from lmql_lite.cache.encoder import model_of
-    from lmql_lite.cache.kv.pages import KVError, KVKey
-    from lmql_lite.store.disk import DiskTier
-
-    def page_of(text: str) -> tuple[str, str] | None:
-        try:
-            key = KVKey.parse(text)
-        except KVError:
-            return None
-        return key.model, key.dtype
-
-    shown: dict[str, list[dict[str, Any]]] = {}
-    tier = DiskTier(folder, sys.maxsize, ".pt")
-    for name, what, model_and_dtype in (("models", "pages", page_of), ("encoder", "entries", model_of)):
-        number, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        for key, length in tier.sizes().items():
-            if of := model_and_dtype(key):
-                number[of] += 1
-                size[of] += length
-        shown[name] = [
-            {"model": model, "dtype": dtype, what: number[model, dtype], "bytes": size[model, dtype]}
-            for model, dtype in sorted(number)
-        ]
-    tier.close()
-    if as_json:
-        write_object(shown)
-        return
-    lines = [
-        f"{one['model']} ({one['dtype']}): {counted(one[what], name)}, {one['bytes']:,} bytes"
-        for what, name, found in (("pages", "page", shown["models"]), ("entries", "encoder entry", shown["encoder"]))
-        for one in found
-    ]
-    write("\n".join(lines) or "no pages, and no encoder entries")
 
 
 @cache.command()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from lmql_lite.cache.kv.config import KVCacheConfig
 from lmql_lite.cache.kv.layout import as_bits
@@ -72,18 +72,6 @@ def mm_hash(item: str, modality: str, processor: str, weights: str, sampling: Ma
     """
     parts = [item, modality, processor, weights, sorted((sampling or {}).items())]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
-
-
-def model_of(key: str) -> tuple[str, str] | None:
-    """Model and dtype of a key of `EncoderCache`; None for the key of another cache.
-
-    >>> model_of("org%2Fmodel@1@0@ff@bfloat16")
-    ('org/model', 'bfloat16')
-    """
-    if not _KEY.fullmatch(key):
-        return None
-    model, _, _, _, dtype = key.split("@")
-    return unquote(model), dtype
 
 
 class EncoderCache:

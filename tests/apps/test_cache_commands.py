@@ -141,29 +141,6 @@ def test_export_is_one_json_object_per_entry(joke: Shell) -> None:
     assert hit(joke, "joke.lq", "joke.tokens")
 
 
-def test_pages_and_encoder_entries_of_a_folder_are_counted_each_of_their_own(shell: Shell) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
-    from lmql_lite.cache.encoder import EncoderCache
-    from lmql_lite.cache.kv.config import KVCacheConfig, KVCacheMetadata
-    from lmql_lite.cache.kv.engine import KVCacheEngine
-
-    config = KVCacheConfig(local_cpu=False, local_disk=str(shell.folder), chunk_size=16)
-    engine = KVCacheEngine(config, KVCacheMetadata("org/m", fingerprint="f"))
-    engine.store(list(range(40)), ((torch.ones(2, 40, 8), torch.ones(2, 40, 8)),))
-    engine.close()
-    pictures = EncoderCache(config, "org/m", "bfloat16")
-    for item in ("a", "b"):
-        assert pictures.put(item, torch.ones(4, 8, dtype=torch.bfloat16))
-    pictures.close()
-    lines = shell("cache", "stats", ".").out.splitlines()
-    assert len(lines) == 2 and lines[0].startswith("org/m (float): 3 pages, ")
-    assert lines[1].startswith("org/m (bfloat16): 2 encoder entries, ")
-    stored = json.loads(shell("cache", "stats", ".", "--json").out)
-    files = sum(path.stat().st_size for path in shell.folder.rglob("*.pt"))
-    assert stored["models"][0]["bytes"] + stored["encoder"][0]["bytes"] == files
-    assert (stored["models"][0]["pages"], stored["encoder"][0]["entries"]) == (3, 2)
-
-
 def test_clear_asks_at_a_terminal(joke: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (joke.folder / "joke.tokens").read_bytes()
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
@@ -227,9 +204,6 @@ def test_what_is_no_tokens_file_is_named_and_left_alone(joke: Shell, command: st
     before = files_of(joke)
     arguments = ["joke.tokens", str(path), "-o", "new.tokens"] if command == "merge" else [str(path)]
     ended = joke("cache", command, *arguments, *(["--yes"] if command == "clear" else []))
-    if (command, what) == ("stats", "folder"):  # of pages and encoder entries, of which it has none
-        assert (ended.code, ended.out) == (0, "no pages, and no encoder entries\n")
-        return
     assert (ended.code, ended.out) == (6, "")
     assert NO_FILES[what] in ended.err and "hint: " in ended.err
     assert files_of(joke) == before and (planted is None or path.read_bytes() == planted)

@@ -31,12 +31,12 @@ from lmql_lite.cache.kv.pages import (
     LMCACHE_DTYPES,
     KVError,
     KVIndex,
-    KVKey,
     KVPage,
     Tokens,
     chunk_tokens,
     decode_page,
     encode_page,
+    page_key,
     place_tags,
     prefix_hashes,
     shared_tokens,
@@ -245,9 +245,9 @@ class KVCacheEngine:
 
     def _key(self, page_hash: str, place: str) -> str:
         data = self.metadata
-        tags = (("weights", data.fingerprint[:32]),) if data.fingerprint else ()
+        tags = {"weights": data.fingerprint[:32]} if data.fingerprint else {}
         identity = (data.fmt, data.model_name, data.world_size, data.worker_id, page_hash, LMCACHE_DTYPES[data.dtype])
-        return str(KVKey(*identity, (*tags, ("after", place))))
+        return page_key(*identity, tags=tags | {"after": place})
 
     def _known(self, tokens: TokenIds) -> list[str]:
         """Keys of the pages that `retrieve` would find."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,42 +66,15 @@ def dtype_name(dtype: object) -> str:
     raise KVError(f"keys and values of dtype {dtype} cannot be stored", hint=f"one of {', '.join(LMCACHE_DTYPES)}")
 
 
-@dataclass(frozen=True)
-class KVKey:
-    """Key of a page. Pages whose keys differ in any field are unrelated.
+def page_key(*identity: object, tags: Mapping[str, str]) -> str:
+    """Key of a page: `fmt@model@world_size@worker_id@chunk_hash@dtype@tag%value@...`, percent-escaped, so that any two
+    keys differ. Pages whose keys differ are unrelated.
 
-    As text: `fmt@model@world_size@worker_id@chunk_hash@dtype@tag%value@...`, percent-escaped, so that any model name
-    can be parsed back.
-
-    >>> str(KVKey("vllm", "org/m@1", 1, 0, "ab", "half", (("weights", "c0"),)))
+    >>> page_key("vllm", "org/m@1", 1, 0, "ab", "half", tags={"weights": "c0"})
     'vllm@org%2Fm%401@1@0@ab@half@weights%c0'
     """
-
-    fmt: str
-    model: str
-    world_size: int
-    worker_id: int
-    chunk_hash: str
-    dtype: str
-    tags: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        fields = (self.fmt, self.model, self.world_size, self.worker_id, self.chunk_hash, self.dtype)
-        tags = [f"{tag}%{quote(value, safe='')}" for tag, value in self.tags]
-        return "@".join([*(quote(str(field), safe="") for field in fields), *tags])
-
-    @classmethod
-    def parse(cls, text: str) -> KVKey:
-        """Key from its text. Raises KVError for other text."""
-        fields = text.split("@")
-        try:
-            fmt, model, world_size, worker_id, chunk_hash, dtype = map(unquote, fields[:6])
-            tags = tuple((tag, unquote(value)) for tag, value in (field.split("%", 1) for field in fields[6:]))
-            return cls(fmt, model, int(world_size), int(worker_id), chunk_hash, dtype, tags)
-        except ValueError as error:
-            raise KVError(
-                f"{text!r} is not a key of a page", hint="a key has at least six parts, joined by @"
-            ) from error
+    fields = [quote(str(field), safe="") for field in identity]
+    return "@".join(fields + [f"{tag}%{quote(value, safe='')}" for tag, value in tags.items()])
 
 
 def chunk_tokens(tokens: Tokens, chunk_size: int) -> list[Tokens]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import hashlib
 import random
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ import pytest
 from lmql_lite.cache.kv import pages
 from lmql_lite.cache.kv.pages import (
     KVError,
-    KVKey,
     chunk_hash,
     chunk_tokens,
     decode_page,
     dtype_name,
     encode_page,
+    page_key,
     prefix_hashes,
 )
 from lmql_lite.store import disk, tier
@@ -62,18 +63,13 @@ def test_statements_4_5_and_check_5_a_hash_depends_on_every_token_up_to_its_end(
         assert [a == b for a, b in zip(hashes, others, strict=True)] == [n < place // 256 for n in range(4)]
 
 
-@pytest.mark.parametrize("model", ["m", "org/model", "a@b", "a%40b", "@@", "Zoë", "C:\\models\\x y", ""])
-def test_statements_6_and_7_a_key_comes_back_from_its_text_whatever_the_model_is_called(model: str) -> None:
-    key = KVKey("huggingface", model, 8, 3, "ab" * 32, "bfloat16", (("weights", "a@b%c"), ("after", ".12ab34cd")))
-    assert KVKey.parse(str(key)) == key
-    assert str(key).split("@")[0] == "huggingface" and str(key).split("@")[2:6] == ["8", "3", "ab" * 32, "bfloat16"]
-    assert KVKey.parse("vllm@m@1@0@ff@half") == KVKey("vllm", "m", 1, 0, "ff", "half")
-
-
-@pytest.mark.parametrize("text", ["", "a@b@c", "f@m@x@0@h@half", "f@m@1@0@h@half@tag"])
-def test_statement_6_other_text_is_no_key(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a key of a page"):
-        KVKey.parse(text)
+def test_statements_6_and_7_no_two_models_share_a_key() -> None:
+    models = ["m", "org/model", "a@b", "a%40b", "@@", "Zoë", "C:\\models\\x y", ""]
+    keys = [page_key("vllm", model, 8, 3, "ab", "half", tags={"weights": "a@b%c"}) for model in models]
+    assert len(set(keys)) == len(models)
+    for model, key in zip(models, keys, strict=True):
+        fields = key.split("@")
+        assert unquote(fields[1]) == model and [*fields[:1], *fields[2:6]] == ["vllm", "8", "3", "ab", "half"]
 
 
 def test_statement_7_dtypes_have_names_and_others_raise() -> None:
