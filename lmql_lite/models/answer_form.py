@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,8 @@ TOLD = "Say nothing but the answer. It has to be {allowed}."
 MAX_TEXTS = 100
 """Maximum number of texts that are listed. More are described by a pattern."""
 MAX_PATTERN_LENGTH = 400
+MAX_PLACES = 32
+"""Characters at the beginning of a text of which each has a class of its own in a pattern."""
 ROOM = 24
 """Tokens that the object around an answer may take."""
 _KEY = "answer"
@@ -51,7 +53,7 @@ class AnswerForm:
         texts = language.texts(MAX_TEXTS)
         if texts is not None:
             return cls(begin, texts, is_in_prompt=is_in_prompt) if len(texts) > 1 else None
-        pattern = _pattern(language) or _shape(language)
+        pattern = _pattern(language)
         return None if pattern is None else cls(begin, pattern=pattern, is_in_prompt=is_in_prompt)
 
     def without(self, text: str, language: Language) -> AnswerForm:
@@ -140,69 +142,28 @@ def _listed(texts: tuple[str, ...]) -> str:
 
 
 def _pattern(language: Language) -> str | None:
-    """Regular expression of a language, by elimination of its states; None if it gets too long.
-
-    Characters beyond ASCII are left out where there are others in the same place.
-    """
+    """Regular expression of a language, place by place: it matches all texts, and others, as every answer is checked
+    anyway. None if it gets too long."""
     rules = language.rules
-    end = len(rules)
-    ways: dict[tuple[int, int], str] = {}
-
-    def add(begin: int, after: int, text: str) -> None:
-        ways[begin, after] = _either(ways[begin, after], text) if (begin, after) in ways else text
-
-    for number, rule in enumerate(rules):
-        targets: dict[int, list[tuple[int, int]]] = {}
-        for low, high, after in rule.edges:
-            targets.setdefault(after, []).append((low, high))
-        for after, ranges in targets.items():
-            add(number, after, _class(ranges))
-        if rule.accepts:
-            add(number, end, "")
-    start, left = -1, set(range(end))
-    ways[start, 0] = ""
-    while left:
-        into = {at: [pair for pair in ways if pair[1] == at and pair[0] != at] for at in left}
-        out = {at: [pair for pair in ways if pair[0] == at and pair[1] != at] for at in left}
-        at = min(left, key=lambda at: (len(into[at]) * len(out[at]), at))
-        loop = ways.pop((at, at), None)
-        repeated = "" if loop is None else f"{_atom(loop)}*"
-        passing = [(one, other, ways[one] + repeated + ways[other]) for one in into[at] for other in out[at]]
-        for pair in (*into[at], *out[at]):
-            ways.pop(pair, None)
-        for (begin, _), (_, after), text in passing:
-            if len(text) > MAX_PATTERN_LENGTH:
-                return None
-            add(begin, after, text)
-        left.discard(at)
-    found = ways.get((start, end))
-    return found if found is not None and len(found) <= MAX_PATTERN_LENGTH else None
+    places, optional, seen = list[str](), list[bool](), list[frozenset[int]]()
+    numbers = frozenset({0})
+    while edges := [edge for number in numbers for edge in rules[number].edges]:
+        if numbers in seen or len(places) == MAX_PLACES:  # from here on any character of the language
+            rest = f"{_class([(low, high) for rule in rules for low, high, _ in rule.edges])}*"
+            break
+        seen.append(numbers)
+        optional.append(any(rules[number].accepts for number in numbers))
+        places.append(_class([(low, high) for low, high, _ in edges]))
+        numbers = frozenset(after for _, _, after in edges)
+    else:
+        rest = ""
+    for place, is_optional in zip(reversed(places), reversed(optional), strict=True):
+        rest = f"(?:{place}{rest})?" if is_optional else place + rest
+    return rest if len(rest) <= MAX_PATTERN_LENGTH else None
 
 
-def _shape(language: Language) -> str | None:
-    """Pattern of texts of one length, each place for itself, as of dates; None if there are other lengths."""
-    places, numbers = "", {0}
-    while not all(language.rules[number].accepts for number in numbers):
-        edges = [edge for number in numbers for edge in language.rules[number].edges]
-        if any(language.rules[number].accepts for number in numbers) or len(places) > MAX_PATTERN_LENGTH:
-            return None
-        places += _class((low, high) for low, high, _ in edges)
-        numbers = {after for _, _, after in edges}
-    return places if not any(language.rules[number].edges for number in numbers) else None
-
-
-def _either(one: str, other: str) -> str:
-    if not one or not other:
-        return f"{_atom(one or other)}?"
-    return f"(?:{one}|{other})"
-
-
-def _atom(text: str) -> str:
-    is_one = len(text) == 1 or re.fullmatch(r"\\.|\[(?:[^\]\\]|\\.)*\]|\(\?:[^()]*\)", text)
-    return text if is_one else f"(?:{text})"
-
-
-def _class(characters: Iterable[tuple[int, int]]) -> str:
+def _class(characters: list[tuple[int, int]]) -> str:
+    """Class of characters, without those beyond ASCII where there are others."""
     whole = united(characters)
     ranges = tuple((low, min(high, 0x7E)) for low, high in whole if low <= 0x7E) or whole
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -213,9 +174,6 @@ def _class(characters: Iterable[tuple[int, int]]) -> str:
 
 def _character(code: int) -> str:
     character = chr(code)
-    named = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}.get(character)
-    if named is not None:
-        return named
     if character in _SPECIAL:
         return f"\\{character}"
-    return character if character.isprintable() else f"\\u{code:04x}" if code <= 0xFFFF else character
+    return character if character.isprintable() or code > 0xFFFF else f"\\u{code:04x}"

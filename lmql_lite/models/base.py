@@ -109,7 +109,7 @@ class Scorer(ModelObject):
     `fingerprint`, `tokenizer`, `context_length` and `score`, and need not be derived from this one."""
 
     fingerprint: str
-    """Digest of everything that scores depend on: weights, tokenizer, quantisation, adapter (S4)."""
+    """Digest of everything that scores depend on: weights, tokenizer, precision (S4)."""
     tokenizer: Tokenizer
     context_length: int
     """Maximum number of tokens in a sequence, bos included."""

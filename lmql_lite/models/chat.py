@@ -28,12 +28,7 @@ SYSTEM_TALK: tuple[Role, ...] = ("system", *TALK)
 OTHER_TALKS: tuple[tuple[Role, ...], ...] = (
     SYSTEM_TALK,
     ("assistant", "user", "assistant", "user"),
-    ("system", "assistant", "user"),
     ("user", "user", "assistant", "user"),
-    ("user", "assistant", "assistant", "user"),
-    ("user", "system", "user"),
-    ("user", "assistant", "system", "user"),
-    ("system", "system", "user"),
 )
 """Conversations that find out which turn may follow which. A query cannot use those that a template refuses."""
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -82,9 +82,8 @@ def _of_hub(name: str) -> tuple[Path, str]:
     try:
         found = Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
-        size = _hub_bytes(name)
-        sentence = f"local:{name} is on the hub, but not on this machine; the download has {size / 1e9:,.2f} GB"
-        raise ModelError(sentence, hint=f"download it once: hf download {name}") from None
+        sentence = f"local:{name} is not a folder, and no model of the hub of that name is on this machine"
+        raise ModelError(sentence, hint=f"a model of the hub is downloaded once: hf download {name}") from None
     except ValueError as error:  # no name of a model
         raise ModelError(f"local:{name} is neither a folder nor a model's name", hint=str(error)) from None
     if not (found / "config.json").is_file():
@@ -107,20 +106,6 @@ def downloaded() -> tuple[str, ...]:
 
 def _has_config(repository: Path) -> bool:
     return any(repository.glob("snapshots/*/config.json"))
-
-
-def _hub_bytes(name: str) -> int:
-    """Size of the files of a model on the hub. Raises ModelError where the hub does not tell it."""
-    from huggingface_hub import HfApi
-
-    try:
-        files = HfApi().model_info(name, files_metadata=True).siblings or []
-    except Exception as error:  # of many classes: connection, name, permission
-        raise ModelError(
-            f"local:{name} is not a folder, and no model of that name is on this machine or could be found on the hub",
-            hint="use a folder, or a model of the hub while there is a network connection",
-        ) from error
-    return sum(file.size or 0 for file in files)
 
 
 def _converted(name: str, path: Path) -> Path:

@@ -26,8 +26,6 @@ SERVERS = {
     "llamacpp": "http://localhost:8080/v1",
 }
 """Servers that have a prefix of their own, and where they are unless `base_url` or LQ_BASE_URL says otherwise."""
-_OF_OPENAI = re.compile(r"gpt|chatgpt|o\d")
-"""Names that OpenAI gives its models."""
 KINDS = (
     "`demo`, `smol`, `local:NAME_OR_PATH` for a causal language model in Hugging Face format or a GGUF file, "
     "`llamacpp:FILE.gguf` for one that llama.cpp runs in this process, `openai/NAME` for one behind an "
@@ -45,11 +43,10 @@ class Access(TypedDict, total=False):
     with every request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`. `client` is an
     `openai.AsyncOpenAI` to send all requests with, in place of an address, a key and headers.
 
-    The rest is for models in this process (`LoadOptions` says more): `device` (`cuda`, `mps`, `cpu`), `dtype`
-    (`float32`, `bfloat16`, `float16`), `quantization` (a config of transformers), `device_map`, `adapter` (a PEFT
-    adapter's folder or name), `kv`: a folder, a `redis://` URL or a KVCacheConfig, where attention keys and values of
-    prompts are kept for later processes, and `exact`: True for scores that are the same bits in every pass, False for
-    faster ones, "auto" for exact ones in half precision only.
+    The rest is for models in this process: `device` (`cuda`, `mps`, `cpu`), `dtype` (`float32`, `bfloat16`, `float16`),
+    `kv`: a folder, a `redis://` URL or a KVCacheConfig, where attention keys and values of prompts are kept for later
+    processes, and `exact`: True for scores that are the same bits in every pass, False for faster ones, "auto" for
+    exact ones in half precision only. Load a model with other options yourself: `lq.model(network, tokenizer)`.
 
     `use_caches=False`, for any model, computes the prompt of every hole anew, as the option of a run does (S7).
     """
@@ -65,15 +62,12 @@ class Access(TypedDict, total=False):
     client: AsyncOpenAI | None
     device: str | None
     dtype: str | None
-    quantization: Any
-    device_map: Any
-    adapter: str | None
     kv: str | KVCacheConfig | None
     exact: bool | Literal["auto"] | None
     use_caches: bool | None
 
 
-_IN_PROCESS = ("device", "dtype", "quantization", "device_map", "adapter", "kv", "exact")
+_IN_PROCESS = ("device", "dtype", "kv", "exact")
 """Options of models in this process. Those of neither group are for any model; the others are for models behind an
 API."""
 _OF_ANY = ("use_caches",)
@@ -92,11 +86,11 @@ def load(model: str, **access: Unpack[Access]) -> Model:
 def _loaded(model: str, access: Access) -> Model:
     kind, _, name = model.partition("/")
     if kind in ("openai", *SERVERS) and name:
-        _refuse(model, access, _IN_PROCESS, "is for models in this process", f"did you mean local:{name}?")
+        _refuse(model, access, _IN_PROCESS, "is for models in this process", f"use {KINDS}")
         base_url = access.get("base_url") or os.environ.get("LQ_BASE_URL") or SERVERS.get(kind)
         return _behind_an_api(name, {**access, "base_url": base_url})
     api = tuple(option for option in Access.__annotations__ if option not in (*_IN_PROCESS, *_OF_ANY))
-    _refuse(model, access, api, "is only for models behind an API", _behind(model))
+    _refuse(model, access, api, "is only for models behind an API", "use openai/NAME, with the name of a model there")
     if kind == "hf" and name:
         return _local(name, access)
     kind, _, name = model.partition(":")
@@ -107,8 +101,6 @@ def _loaded(model: str, access: Access) -> Model:
         return DemoModel.load()
     if model == "smol":
         return _local("smol", access, "smol")
-    if kind == "local" and name.startswith("llama.cpp:"):
-        raise ModelError(f"no model is called {model!r}", hint=f"did you mean llamacpp:{name.partition(':')[2]}?")
     if kind == "local" and name:
         return _local(name, access)
     if kind == "llamacpp" and name:
@@ -117,15 +109,7 @@ def _loaded(model: str, access: Access) -> Model:
         from lmql_lite.models.llamacpp import LlamaCppModel
 
         return LlamaCppModel(name)
-    if Path(model).is_dir() or (model.endswith(".gguf") and Path(model).is_file()):
-        hint = f"did you mean local:{model}?"
-    elif kind == "llama.cpp":
-        hint = f"did you mean llamacpp:{name}?"
-    elif kind in ("openai", "hf", *SERVERS) and name:
-        hint = f"did you mean {kind}/{name}?"
-    else:
-        hint = did_you_mean(model, ("demo", "smol")) or _of_a_server(model)
-    raise ModelError(f"no model is called {model!r}", hint=hint)
+    raise ModelError(f"no model is called {model!r}", hint=_meant(model))
 
 
 def here() -> tuple[str, ...]:
@@ -161,23 +145,18 @@ def is_known(model: str) -> bool:
     )
 
 
-def _of_a_server(model: str) -> str:
-    """Hint at the server that most likely has a model of this name."""
+def _meant(model: str) -> str:
+    """Hint at the id that most likely was meant: of a path, of a slip, or of a model of a server."""
     kind, colon, tag = model.partition(":")
-    if model in ("openai", *SERVERS):
-        return f"use {model}/NAME, with the name of a model of that server"
-    if "/" in model or kind in ("local", "llamacpp", "hf") or (colon and not tag):
+    if Path(model).is_dir() or (model.endswith(".gguf") and Path(model).is_file()):
+        return f"did you mean local:{model}?"
+    if similar := did_you_mean(model, ("demo", "smol")):
+        return similar
+    if {"/", "\\"} & {*model} or kind in ("local", "llamacpp", "hf", "openai", *SERVERS) or (colon and not tag):
         return f"use {KINDS}"
-    if _OF_OPENAI.match(model):
+    if re.match(r"gpt|chatgpt|o\d", model):
         return f"did you mean openai/{model}?"
     return f"did you mean ollama/{model}? On another server it is openai/{model}, with --base-url"
-
-
-def _behind(model: str) -> str:
-    """Hint at a model behind an API, where the id may be the name of one."""
-    if model in ("demo", "smol"):
-        return "leave the option out, or name a model of a server: openai/NAME"
-    return f"use {KINDS}" if {":", "/"} & set(model) else f"did you mean openai/{model}?"
 
 
 def of_network(
@@ -213,24 +192,17 @@ def _refuse(model: str, access: Access, options: tuple[str, ...], why: str, hint
 def _local(name: str, access: Access, label: str = "") -> Scorer:
     _require(label or f"local:{name}", ("torch", "transformers"), "lmql-lite[local]")
     from lmql_lite.models.model_files import smol_file
-    from lmql_lite.models.transformers.checkpoint import LoadOptions
     from lmql_lite.models.transformers.scorer import TransformersModel
 
-    options = LoadOptions(
-        access.get("device"),
-        access.get("dtype"),
-        access.get("quantization"),
-        access.get("device_map"),
-        access.get("adapter"),
-    )
+    device, dtype = access.get("device"), access.get("dtype")
     if label != "smol" and _is_multimodal(name):
         from lmql_lite.models.media.model import MultimodalModel
 
         if access.get("exact") is True:
             raise ModelError(f"local:{name} cannot be exact: it is shown items too", hint="leave exact= out")
-        return MultimodalModel.load(name, options, access.get("kv"))
+        return MultimodalModel.load(name, device, dtype, access.get("kv"))
     file, exact = smol_file() if label == "smol" else name, _exact(access.get("exact"))
-    return TransformersModel.load(file, options, label, access.get("kv"), exact)
+    return TransformersModel.load(file, device, dtype, label, access.get("kv"), exact)
 
 
 def _exact(wanted: object) -> bool | Literal["auto"]:

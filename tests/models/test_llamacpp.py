@@ -149,4 +149,4 @@ def test_a_colon_runs_a_file_here_and_a_slash_asks_a_server(file: Path) -> None:
     assert load("llamacpp/x").name == "openai/x"
     with pytest.raises(ModelError) as told:
         load(f"llama.cpp:{file}")
-    assert told.value.hint == f"did you mean llamacpp:{file}?"
+    assert "`llamacpp:FILE.gguf` for one that llama.cpp runs" in str(told.value.hint)

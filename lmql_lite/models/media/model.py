@@ -30,9 +30,7 @@ from lmql_lite.models.live import ScoreJob
 from lmql_lite.models.media.encoding import EMBEDDINGS, TOKENS, ItemEncoder
 from lmql_lite.models.media.path import Unfolded, unfolded
 from lmql_lite.models.transformers.checkpoint import (
-    AS_STATED,
     Checkpoint,
-    LoadOptions,
     loading,
     rows_of,
     within_memory,
@@ -108,12 +106,16 @@ class MultimodalModel(Scorer):
 
     @classmethod
     def load(
-        cls, name: str | Path, options: LoadOptions = AS_STATED, kv: str | KVCacheConfig | None = None
+        cls,
+        name: str | Path,
+        device: str | None = None,
+        dtype: str | None = None,
+        kv: str | KVCacheConfig | None = None,
     ) -> MultimodalModel:
         """Model from a folder, or by its name on the model hub. The encoder cache is the one that the environment
         configures (`LMCACHE_CONFIG_FILE`, `LMCACHE_EC_*`), else 5 GiB of memory. Prints nothing."""
         with loading(str(name)):
-            checkpoint = Checkpoint.load(str(name), options, multimodal=True)
+            checkpoint = Checkpoint.load(str(name), device, dtype, multimodal=True)
             return cls(checkpoint, Path(checkpoint.folder), kv=kv)
 
     @property

@@ -11,13 +11,11 @@ torch is imported when a model is loaded, not with this module.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,24 +52,6 @@ _LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """Options of loading, None for the default: `device` and `dtype` as torch names them, a `quantization` config of
-    transformers (an object, or a dictionary with `quant_method`), `device_map` as in accelerate (`"auto"`), and
-    `adapter`, the folder or name of a PEFT adapter, which is merged into the weights.
-    """
-
-    device: str | None = None
-    dtype: str | None = None
-    quantization: Any = None
-    device_map: Any = None
-    adapter: str | None = None
-
-
-AS_STATED = LoadOptions()
-"""Options of a model that is loaded as its config says."""
-
-
-@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Loaded model. `network` is a model of the library, in evaluation mode, on its device. `folder` has its files,
     where it was loaded from some."""
@@ -92,15 +72,17 @@ class Checkpoint:
             raise ModelError(f"{self.name} cannot be scored: {error.message}", hint=hint) from error
 
     @classmethod
-    def load(cls, name: str, options: LoadOptions = AS_STATED, *, multimodal: bool = False) -> Checkpoint:
+    def load(
+        cls, name: str, device: str | None = None, dtype: str | None = None, *, multimodal: bool = False
+    ) -> Checkpoint:
         """Checkpoint from a folder, a GGUF file or a name: a causal language model, or one that takes pictures or
-        clips. Call it inside `loading`."""
+        clips. Call it inside `loading`. `device` and `dtype` are those of torch, None for the default."""
         import torch
         import transformers
 
         library: Any = transformers
         folder, commit = located(name)
-        device = _device(name, options.device)
+        place = _device(name, device)
         with _telling(name, "its config.json cannot be used"):
             config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         if not multimodal:
@@ -108,19 +90,10 @@ class Checkpoint:
         kind = multimodal_class(config.model_type, config.architectures) if multimodal else "AutoModelForCausalLM"
         stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
         stated = getattr(torch, stated) if isinstance(stated, str) else stated
-        precision = _precision(name, options.dtype, stated, device)
-        if not (options.quantization or options.device_map):
-            _require_memory(name, folder, precision.itemsize / stated.itemsize, device)
+        precision = _precision(name, dtype, stated, place)
         with _telling(name, "its tokenizer cannot be read"):
             tokenizer = _tokenizer(folder, config)
-        more: dict[str, Any] = {}
-        if options.quantization is not None:
-            more["quantization_config"] = options.quantization
-        if options.device_map is not None:
-            _require(name, "device_map=", "accelerate")
-            more["device_map"] = options.device_map
-        with_this = " with this quantization=" if options.quantization is not None else ""
-        with _telling(name, f"its weights cannot be loaded{with_this}"):
+        with _telling(name, "its weights cannot be loaded (safetensors and GGUF are read)"):
             network, report = getattr(library, str(kind)).from_pretrained(
                 folder,
                 config=config,
@@ -129,22 +102,15 @@ class Checkpoint:
                 trust_remote_code=False,
                 local_files_only=True,
                 output_loading_info=True,
-                **more,
             )
-            if not more:
-                network = network.to(device)
+            network = network.to(place)
         if report["missing_keys"]:
             some = ", ".join(sorted(report["missing_keys"])[:3])
             raise ModelError(
                 f"local:{name}: its weights lack {len(report['missing_keys'])} tensors ({some}, ...)",
                 hint="is the folder complete, and does config.json belong to these weights?",
             )
-        adapter = ""
-        if options.adapter is not None:
-            network, adapter = _adapted(name, network, options.adapter)
-        changes = [str(options.quantization or ""), adapter]
-        extra = [str(precision), *changes] if any(changes) else str(precision)
-        fingerprint = files_fingerprint(name, folder, commit, extra)
+        fingerprint = files_fingerprint(name, folder, commit, str(precision))
         return cls(f"local:{name}", fingerprint, tokenizer, context_length(config), network.eval(), str(folder))
 
     @classmethod
@@ -255,30 +221,6 @@ def has_native_bfloat16() -> bool:
     return any(probe is not None and probe() for probe in probes)
 
 
-def _adapted(name: str, network: Any, adapter: str) -> tuple[Any, str]:
-    """Network with the adapter's weights added to its own, and the adapter's digest."""
-    _require(name, "adapter=", "peft")
-    import peft
-
-    library: Any = peft
-    with _telling(name, f"the adapter {adapter} cannot be used"):
-        network = library.PeftModel.from_pretrained(network, adapter)
-        weights = library.get_peft_model_state_dict(network)
-        found = hashlib.sha256(
-            json.dumps(network.peft_config["default"].to_dict(), sort_keys=True, default=str).encode()
-        )
-        for key, tensor in sorted(weights.items()):
-            found.update(key.encode() + tensor.detach().float().cpu().numpy().tobytes())
-        return network.merge_and_unload(), found.hexdigest()
-
-
-def _require(name: str, option: str, package: str) -> None:
-    if find_spec(package) is None:
-        raise ModelError(
-            f"local:{name}: {option} needs {package}, which is not installed", hint=f"pip install {package}"
-        )
-
-
 def multimodal_class(model_type: str, architectures: Sequence[str] | None) -> str | None:
     """Class of the library that loads a model which takes pictures or clips; None for other models."""
     from transformers.models.auto import modeling_auto
@@ -302,21 +244,6 @@ def _require_causal(name: str, config: Any) -> None:
         f"local:{name} is not a causal language model, but {' or '.join(stated) or config.model_type}",
         hint="use a model whose architecture ends in ForCausalLM or LMHeadModel",
     )
-
-
-def _require_memory(name: str, folder: Path, growth: float, device: torch.device) -> None:
-    """Refuses a model that cannot fit, by the size of its files, before minutes are spent on loading."""
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"local:{name} has no weights in safetensors format",
-            hint="save the model with `save_pretrained(folder)`, or use a .gguf file",
-        )
-    needed, free = growth * sum(path.stat().st_size for path in folder.glob("*.safetensors")), free_bytes(device)
-    if free is not None and needed > free:
-        raise ModelError(
-            f"local:{name} needs {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device.type}",
-            hint="use a smaller model",
-        )
 
 
 def free_bytes(device: torch.device) -> int | None:

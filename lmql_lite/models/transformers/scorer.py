@@ -26,9 +26,7 @@ from lmql_lite.models.collector import PassCollector
 from lmql_lite.models.live import ScoreJob
 from lmql_lite.models.transformers.blocks import BlockModel
 from lmql_lite.models.transformers.checkpoint import (
-    AS_STATED,
     Checkpoint,
-    LoadOptions,
     loading,
     rows_of,
     within_memory,
@@ -97,18 +95,19 @@ class TransformersModel(Scorer):
     def load(
         cls,
         name: str | Path,
-        options: LoadOptions = AS_STATED,
+        device: str | None = None,
+        dtype: str | None = None,
         label: str = "",
         kv: str | KVCacheConfig | None = None,
         exact: bool | Literal["auto"] = "auto",
     ) -> TransformersModel:
         """Model from a folder or a GGUF file, or by its name on the model hub if it was downloaded from there.
-        `label` is its id, by default `local:NAME`.
+        `label` is its id, by default `local:NAME`. `device` and `dtype` are those of torch, None for the default.
 
         Prints nothing. A model from the hub is identified by its commit, others by the content of their files.
         """
         with loading(str(name)):
-            checkpoint = Checkpoint.load(str(name), options)
+            checkpoint = Checkpoint.load(str(name), device, dtype)
             return cls(replace(checkpoint, name=label) if label else checkpoint, kv, exact)
 
     @classmethod
