@@ -9,7 +9,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine.healing import tail
 from lmql_lite.errors import BudgetError
-from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, SGLANG, VLLM, Config
+from tests.servers.kinds import LLAMA_CPP, SGLANG, VLLM, Config
 from tests.servers.scored import ScoredCompleter
 from tests.servers.stub import serving
 from tests.tables import cases
@@ -37,7 +37,7 @@ def test_what_the_model_has_said_is_never_said_again(session: lq.Session) -> Non
     ]
 
 
-@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
 @pytest.mark.parametrize("condition", ["STOPS_AT(X, '!')", "X in ['> Q!', '>> Q!']"], ids=["freely", "held"])
 def test_every_kind_of_server_that_takes_rules_is_held_to_what_is_said_again(
     config: Config, condition: str, session: lq.Session

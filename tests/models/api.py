@@ -16,7 +16,6 @@ from lmql_lite.models.scripted import WORDS
 from lmql_lite.options import Sampling
 from tests.servers.kinds import (
     LLAMA_CPP,
-    LLAMA_CPP_PYTHON,
     OLLAMA,
     OPENAI_CHAT,
     OPENAI_REASONING,
@@ -33,8 +32,8 @@ NO_MERGED = tuple(word for word in WORDS if word.isascii())
 """With these every character beyond ASCII is several tokens."""
 SPOKEN = "Ein naïver Gruß: 😀!\n- Option A\n"
 DRAWN = Sampling(temperature=1.0, seed=3)
-CONFIGS = [OPENAI_TEXT, OPENAI_CHAT, OPENAI_REASONING, VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA]
-NAMES = ["openai-text", "openai-chat", "reasoning", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama"]
+CONFIGS = [OPENAI_TEXT, OPENAI_CHAT, OPENAI_REASONING, VLLM, SGLANG, LLAMA_CPP, OLLAMA]
+NAMES = ["openai-text", "openai-chat", "reasoning", "vllm", "sglang", "llama.cpp", "ollama"]
 TELLING = [VLLM, SGLANG, LLAMA_CPP]
 """Those that say which stop string has ended an answer."""
 Answer = TypeVar("Answer")

@@ -60,7 +60,6 @@ FOUND = {
     "vllm": replace(OPEN, most_rules=100, takes_seeds=True, scores=True),
     "sglang": replace(OPEN, most_rules=100, scores=True),
     "llama.cpp": replace(OPEN, takes_seeds=True),
-    "llama-cpp-python": Capabilities("", continues_turns=False, takes_languages=True, takes_seeds=True),
     "ollama": Capabilities(
         "", chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
     ),

@@ -16,10 +16,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.engine.events import Notice, Text, Thought
 from tests.models.api import choice, sse
-from tests.models.api import model as model_of
 from tests.servers.answering import NOT_FOUND, Reply, Request, answering
-from tests.servers.kinds import LLAMA_CPP_PYTHON
-from tests.servers.stub import Fault, serving
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 SAID = ("Paris is ", "the ", "capital.")
@@ -267,16 +264,6 @@ def test_a_cut_answer_that_is_another_one_the_next_time_is_an_error_and_not_glue
     with cutting(answers, chat=chat) as server, error as caught:
         ran(server, chat)
     assert caught.value.hint == "run it again" and len(server.posts) == 2
-
-
-def test_an_answer_that_breaks_off_with_done_is_asked_for_again_where_that_is_an_interruption() -> None:
-    """llama-cpp-python sends `[DONE]` where another request interrupts an answer."""
-    with serving(LLAMA_CPP_PYTHON, "Paris is it.\n", Fault(plain=sse(choice(text="Paris "), "[DONE]"))) as stub:
-        result = lq.run_sync('"[A]" where STOPS_AT(A, "\\n")', model=model_of(stub), session=lq.Session())
-        assert result["A"] == "Paris is it.\n" and stub.requests == 2 and BROKE in result.notices[0]
-        stub.faults.extend([Fault(plain=sse(choice(text="Paris "), "[DONE]"))] * 3)
-        with pytest.raises(lq.ModelError, match="3 times in a row"):
-            lq.run_sync('"[A]" where STOPS_AT(A, "\\n")', model=model_of(stub), session=lq.Session())
 
 
 def test_what_a_cut_answer_costs_is_in_the_budget() -> None:

@@ -27,7 +27,8 @@ from lmql_lite.models.openai.address import Address
 from lmql_lite.models.openai.client import PROBE_TIMEOUT, TIMEOUT, Client
 from lmql_lite.models.openai.model import OpenAIModel
 from tests.models.api import KEY, SPOKEN, TEXT, ask, choice, failing, model, pieces_of, run, sse, text
-from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OPENAI_CHAT, VLLM, Config
+from tests.servers.answering import NOT_FOUND, Reply, answering
+from tests.servers.kinds import LLAMA_CPP, OPENAI_CHAT, VLLM, Config
 from tests.servers.stub import Fault, serving
 from tests.tables import cases
 
@@ -213,6 +214,13 @@ def test_what_is_no_API_is_told_so(said: bytes, sentence: str) -> None:
         assert sentence in meeting(url).message
 
 
+def test_the_server_of_llama_cpp_python_is_refused_by_name() -> None:
+    """A second request breaks off the first one, and a grammar that does not parse ends it."""
+    title = Reply(200, {"info": {"title": "🦙 llama.cpp Python API"}})
+    with answering(lambda request: title if request.path == "/openapi.json" else NOT_FOUND) as server:
+        assert "is the server of llama-cpp-python" in meeting(server.base_url).message and not server.posts
+
+
 def test_an_address_of_an_API_that_is_nearly_right_is_told() -> None:
     with serving(VLLM, "") as server:
         error = meeting(server.base_url.replace("http", "https"))
@@ -223,21 +231,16 @@ def test_an_address_of_an_API_that_is_nearly_right_is_told() -> None:
 # Connections, loops, threads ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "most"),
-    [(VLLM, {"concurrency": 3}, 3), (LLAMA_CPP_PYTHON, {}, 1)],
-    ids=["as allowed", "llama-cpp-python would break off the answer that is under way"],
-)
-def test_no_more_requests_at_once_than_allowed(config: Config, options: dict[str, int], most: int) -> None:
-    with serving(replace(config, seconds_per_token=0.002), "word " * 3) as server:
+def test_no_more_requests_at_once_than_allowed() -> None:
+    with serving(replace(VLLM, seconds_per_token=0.002), "word " * 3) as server:
 
         async def many() -> set[str]:
-            asked = model(server, **options)
+            asked = model(server, concurrency=3)
             work = (pieces_of(asked, TEXT, CompletionRequest(20)) for _ in range(12))
             return {text(one) for one in await asyncio.gather(*work)}
 
         assert run(many()) == {"word " * 3}
-        assert server.most_open == most
+        assert server.most_open == 3
 
 
 def test_connections_are_used_again() -> None:

@@ -28,7 +28,6 @@ from lmql_lite.options import Sampling
 from tests.models.api import CHAT, DRAWN, SPOKEN, TELLING, TEXT, ask, counted, failing, model, pieces_of, run, text
 from tests.servers.kinds import (
     LLAMA_CPP,
-    LLAMA_CPP_PYTHON,
     OLLAMA,
     OPENAI_CHAT,
     OPENAI_REASONING,
@@ -142,7 +141,7 @@ SCHEMA = JsonSchema(
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT], ids=["text", "chat"])
-@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", [VLLM, SGLANG, LLAMA_CPP], ids=lambda config: config.kind)
 def test_a_language_holds_the_answer(config: Config, prompt: Prompt) -> None:
     """S17; under it a server's log-probabilities are no longer those of the model (S1)."""
     with serving(config, SPOKEN) as server:
@@ -173,7 +172,7 @@ def test_a_grammar_that_a_server_cannot_read_is_left_out_of_that_request() -> No
 # Drawing --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP, LLAMA_CPP_PYTHON], ids=lambda config: config.kind)
+@pytest.mark.parametrize("config", [VLLM, LLAMA_CPP], ids=lambda config: config.kind)
 def test_a_draw_is_repeatable(config: Config) -> None:
     with serving(config, ScriptedModel("", certainty=0)) as server:
         one, again, another = (
@@ -256,7 +255,6 @@ GOES_ON = "cannot continue a turn of the assistant that has begun"
         (OLLAMA, going_on, GOES_ON),
         (OPENAI_TEXT, partial(drawing, top_k=5), "does not support top_k"),
         (OPENAI_TEXT, partial(drawing, typical_p=0.9), "does not support typical_p"),
-        (LLAMA_CPP_PYTHON, scoring, SCORES_NOTHING),
         (LLAMA_CPP, scoring, SCORES_NOTHING),
         (OPENAI_TEXT, scoring, SCORES_NOTHING),
     ],

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lmql_lite.assets import asset
-from tests.servers import llama as llama_cpp_python
 from tests.servers import llama_cpp, vllm
 from tests.servers.processes import ServerProcess
 
@@ -39,15 +38,6 @@ def demo_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def llama_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    if reason := llama_cpp_python.missing():
-        pytest.skip(reason)
-    model: Path = request.getfixturevalue("demo_gguf")
-    with llama_cpp_python.serving(model, tmp_path_factory.mktemp("llama") / "server.log") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def llama_cpp_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
@@ -73,13 +63,6 @@ def client(server: ServerProcess) -> httpx.Client:
     import httpx
 
     return httpx.Client(base_url=server.address, trust_env=False, verify=False, timeout=60)
-
-
-@pytest.fixture
-def llama(llama_server: ServerProcess) -> Iterator[httpx.Client]:
-    """A client of its own for each test: a failed stream leaves a connection that cannot be used again."""
-    with client(llama_server) as found:
-        yield found
 
 
 @pytest.hookimpl(wrapper=True)

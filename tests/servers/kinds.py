@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama"]
+Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "ollama"]
 Types = tuple[type, ...]
 Fields = Mapping[str, Types]
 
@@ -45,13 +45,11 @@ _NATIVE: Fields = {
 _TEXT_EXTRAS: Mapping[Kind, Fields] = {
     "vllm": _VLLM,
     "sglang": {**_SGLANG, "json_schema": (str,), "return_token_ids": (bool,)},
-    "llama-cpp-python": _LLAMA,
 }
 _CHAT_EXTRAS: Mapping[Kind, Fields] = {
     "vllm": {**_VLLM, **_CONTINUE, "add_generation_prompt": (bool,)},
     "sglang": {**_SGLANG, **_CONTINUE},
     "llama.cpp": {**_LLAMA, **_CONTINUE, "add_generation_prompt": (bool,)},
-    "llama-cpp-python": _LLAMA,
 }
 
 
@@ -113,14 +111,13 @@ VLLM_11 = Config("vllm")
 """It refuses what has no room in its context, where newer ones say as much as has."""
 SGLANG = Config("sglang")
 LLAMA_CPP = Config("llama.cpp", version="b9000-abc")
-LLAMA_CPP_PYTHON = Config("llama-cpp-python", tells_usage=False)
 OLLAMA = Config("ollama", version="0.13.0")
 
 
 def about(config: Config, path: str) -> dict[str, Any] | None:
     """What a GET says; None where there is no such route."""
     entry: dict[str, Any] = {"id": config.model, "object": "model", "created": time.time_ns()}
-    owner = {"llama.cpp": "llamacpp", "llama-cpp-python": "me", "ollama": "library"}.get(config.kind, config.kind)
+    owner = {"llama.cpp": "llamacpp", "ollama": "library"}.get(config.kind, config.kind)
     entry["owned_by"] = owner
     if config.kind in ("vllm", "sglang"):
         entry |= {"root": f"/models/{config.model}", "max_model_len": config.context}
@@ -138,7 +135,6 @@ def about(config: Config, path: str) -> dict[str, Any] | None:
                 "default_generation_settings": {"n_ctx": config.context},
             }
         },
-        "llama-cpp-python": {"openapi.json": {"info": {"title": "🦙 llama.cpp Python API"}}},
         "ollama": {
             "api/version": {"version": config.version},
             "api/tags": {"models": [{"name": config.model, "digest": "abc123"}]},

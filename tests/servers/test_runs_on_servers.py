@@ -13,8 +13,7 @@ from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers import llama_cpp, vllm
 from tests.servers.conftest import client
 from tests.servers.processes import ServerProcess
-from tests.servers.promises import MOON, Asked, Counts, Figures, Promises, TellingPromises, given_up, in_time
-from tests.test_examples import EXAMPLES
+from tests.servers.promises import MOON, Asked, Counts, Figures, TellingPromises
 
 
 def found_out_for_nothing(known: OpenAIModel, **capabilities: object) -> None:
@@ -55,22 +54,6 @@ def counts(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Co
 
         metrics = request.cls.metrics
         yield counted
-
-
-class TestLlamaCppPython(Promises):
-    process = "llama_server"
-
-    def test_what_the_server_does_not_tell_is_none_and_what_arrived_is_counted_law_6(self, asked: Asked) -> None:
-        usage = asked(EXAMPLES / "01_packing_list.lq").usage
-        assert (usage.prompt_tokens, usage.completion_tokens, usage.provider_cached_tokens) == (None, None, None)
-        dashes = 3  # that the server said, where the program says them
-        assert usage.received_tokens == (usage.tokens_from_model or 0) + (usage.wasted_tokens or 0) + dashes
-        assert (usage.draft_accepted, usage.forward_passes) == (0, None)
-
-    def test_a_run_that_is_given_up_closes_its_stream_at_once_S32(self, asked: Asked, server: ServerProcess) -> None:
-        before = len(server.logged())
-        given_up(asked.model, "len(X) > 600", lambda: True)
-        in_time(lambda: "Disconnected from client" in server.logged()[before:])
 
 
 class TestLlamaCpp(TellingPromises):

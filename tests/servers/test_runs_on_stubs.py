@@ -9,7 +9,7 @@ import pytest
 import lmql_lite as lq
 from lmql_lite.models.openai.model import OpenAIModel
 from lmql_lite.models.scripted import ScriptedModel
-from tests.servers.kinds import LLAMA_CPP, LLAMA_CPP_PYTHON, OLLAMA, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
+from tests.servers.kinds import LLAMA_CPP, OLLAMA, OPENAI_CHAT, OPENAI_TEXT, SGLANG, VLLM, Config
 from tests.servers.stub import Server, serving
 
 KINDS = {
@@ -18,7 +18,6 @@ KINDS = {
     "vllm": VLLM,
     "sglang": SGLANG,
     "llama.cpp": LLAMA_CPP,
-    "llama-cpp-python": LLAMA_CPP_PYTHON,
     "ollama": OLLAMA,
 }
 

@@ -154,12 +154,6 @@ class Client:
                 await events.aclose()
                 await to_the_end(answer.close)
 
-    def lower_concurrency(self, concurrency: int) -> None:
-        """Lowers the maximum number of simultaneous requests from now on."""
-        self._concurrency = min(self._concurrency, concurrency)
-        for here in list(self._loops.values()):
-            here.gate.lower_concurrency(self._concurrency)
-
     def slow_down(self, status: object) -> None:
         """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
         if status in _CROWDED:

@@ -20,7 +20,7 @@ from lmql_lite.models.grammars import gbnf
 from lmql_lite.options import Sampling
 from lmql_lite.tokens import Tokenizer
 
-Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "llama-cpp-python", "ollama", "unknown"]
+Kind = Literal["openai", "vllm", "sglang", "llama.cpp", "ollama", "unknown"]
 Body = dict[str, Any]
 
 MAX_BYTES = 20 << 20
@@ -45,8 +45,6 @@ CAN: Mapping[Kind, Capabilities] = {
         takes_languages=True, most_rules=100, takes_schemas=True, alternatives=20, scores=True, stops=16
     ),
     "llama.cpp": Capabilities(takes_languages=True, takes_schemas=True, alternatives=20, takes_seeds=True, stops=16),
-    # asked for alternatives, it drops each character of several tokens
-    "llama-cpp-python": Capabilities(continues_turns=False, takes_languages=True, takes_seeds=True),
     "ollama": Capabilities(
         chat_only=True, continues_turns=False, takes_schemas=True, alternatives=20, takes_seeds=True
     ),
@@ -70,11 +68,6 @@ class Dialect:
     def is_known(self) -> bool:
         """False if a probe has to find out whether the server takes plain text."""
         return self.kind not in ("openai", "unknown")
-
-    @property
-    def is_serial(self) -> bool:
-        """True if requests must follow one another: llama-cpp-python may interrupt one when another arrives."""
-        return self.kind == "llama-cpp-python"
 
     @property
     def takes_ids(self) -> bool:
@@ -119,10 +112,9 @@ class Dialect:
             body[LIMITS[0] if chat and self.kind == "openai" else LIMITS[1]] = most
             if can.alternatives:
                 body |= {"logprobs": True, "top_logprobs": width} if chat else {"logprobs": width}
-            if self.kind != "llama-cpp-python":
-                # with the second, an answer that is left early has told its usage so far
-                every = {"continuous_usage_stats": True} if self.kind == "vllm" else {}
-                body["stream_options"] = {"include_usage": True, **every}
+            # with the second, an answer that is left early has told its usage so far
+            every = {"continuous_usage_stats": True} if self.kind == "vllm" else {}
+            body["stream_options"] = {"include_usage": True, **every}
         if self.kind == "vllm" or (self.kind == "sglang" and not chat):
             body["return_token_ids"] = True
             if tokenizer is not None and self.kind == "vllm" and not chat:  # in a chat, bytes come from the spelling
@@ -175,7 +167,7 @@ class Dialect:
         known = {"top_p"}
         if self.can.takes_languages:  # these take all of them
             known |= {"top_k", "min_p"}
-            is_llama = self.kind in ("llama.cpp", "llama-cpp-python")
+            is_llama = self.kind == "llama.cpp"
             body |= {"top_p": 1.0, "top_k": 0 if is_llama else -1, "min_p": 0.0}
             body["repeat_penalty" if is_llama else "repetition_penalty"] = 1.0
         for name, value in ({} if greedy else sampling.truncation).items():

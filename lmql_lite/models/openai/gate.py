@@ -34,12 +34,6 @@ class Gate:
         self._refused = 0.0
         """Time of the last refusal."""
 
-    def lower_concurrency(self, concurrency: int) -> None:
-        """Lowers the maximum number of simultaneous requests from now on."""
-        self._concurrency = min(self._concurrency, concurrency)
-        self._places = asyncio.Semaphore(self._concurrency)
-        self._window = min(self._window, self._concurrency)
-
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """One of the simultaneous requests, with the reading of its answer."""

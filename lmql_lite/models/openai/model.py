@@ -248,16 +248,14 @@ class OpenAIModel(Completer):
     def _last(self, end: Assembler, request: CompletionRequest, exchange: Exchange, count: int) -> StreamPiece:
         """Final piece after `count` pieces, with the reason for the end. Raises if the answer has no proper end.
 
-        `[DONE]` is an end, with or without a word for it; but llama-cpp-python also sends it where another request
-        interrupts an answer.
+        `[DONE]` is an end, with or without a word for it.
         """
         spent = replace(end.spent or ServerUsage(), requests=exchange.requests)
         if end.is_stopped:
             return end.last("stop", spent)
         if not end.finish and end.is_done and not end.size:
             raise ModelError(f"the server of {self.name} returned no answer", hint="see its own log")
-        is_interrupted = end.finish is None and self._sender.dialect.is_serial
-        if not end.finish and (is_interrupted or not end.is_done):
+        if not end.finish and not end.is_done:
             raise BrokenOff(f"the answer of {self.name} broke off in the middle", hint="see the server's own log")
         if end.finish in ("abort", "error"):
             raise BrokenOff(f"the server of {self.name} aborted the answer", hint="see its own log")

@@ -71,8 +71,6 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     is_official = client.address.is_official or client.address.is_azure
     if is_official:  # closing the connection ends an answer there, as gateways report that resell them
         dialect = replace(dialect, can=replace(dialect.can, bills_to_the_end=False))
-    if dialect.is_serial:
-        client.lower_concurrency(1)
 
     def fingerprint(served: str | None) -> str:
         where = client.address
@@ -177,7 +175,10 @@ async def _look_around(client: Client, name: str) -> tuple[Dialect, dict[str, An
     found = dict(zip(_ROUTES, await seen(*_ROUTES), strict=True)) if not is_official else {}
     kind: Kind = "openai" if is_official else _kind(found, listed)
     if kind == "unknown" and "llama.cpp Python" in str((await seen("openapi.json"))[0].get("info")):
-        kind = "llama-cpp-python"
+        raise ModelError(
+            f"{client.address.shown} is the server of llama-cpp-python, which lets one request break off another",
+            hint="use llama.cpp's own llama-server, or run the file in this process: llamacpp:FILE.gguf",
+        )
     entry = _entry(name, kind, listed, lists_all=client.address.is_official or kind != "openai")
     reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _UNSTABLE_FIELDS}
     context = entry.get("max_model_len")
@@ -256,7 +257,7 @@ def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all
         return entry
     if not entries or kind == "unknown" or not lists_all:  # a gateway serves more than it lists, Azure deployments
         return {}
-    if kind in ("llama.cpp", "llama-cpp-python", "sglang"):  # they serve one model, under any name
+    if kind in ("llama.cpp", "sglang"):  # they serve one model, under any name
         return entries[0] if len(entries) == 1 else {}
     known = [str(entry["id"]) for entry in entries]
     listed = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
