@@ -74,7 +74,7 @@ _OF_ANY = ("use_caches",)
 
 
 def load(model: str, **access: Unpack[Access]) -> Model:
-    """Model by id: `demo`, `smol`, `local:NAME_OR_PATH` (or `hf/NAME`), `llamacpp:FILE.gguf`, `openai/NAME` or that of
+    """Model by id: `demo`, `smol`, `local:NAME_OR_PATH`, `llamacpp:FILE.gguf`, `openai/NAME` or that of
     one of `SERVERS`; `access` says what an id cannot. A colon stands before what runs in this process, a slash before
     what a server has.
 
@@ -91,8 +91,6 @@ def _loaded(model: str, access: Access) -> Model:
         return _behind_an_api(name, {**access, "base_url": base_url})
     api = tuple(option for option in Access.__annotations__ if option not in (*_IN_PROCESS, *_OF_ANY))
     _refuse(model, access, api, "is only for models behind an API", "use openai/NAME, with the name of a model there")
-    if kind == "hf" and name:
-        return _local(name, access)
     kind, _, name = model.partition(":")
     if model == "demo":
         _refuse(model, access, _IN_PROCESS, "is for other models", "use smol or local:NAME")
@@ -140,7 +138,7 @@ def is_known(model: str) -> bool:
     kind, _, name = model.partition("/")
     return (
         model in ("demo", "smol")
-        or (bool(name) and kind in ("openai", "hf", *SERVERS))
+        or (bool(name) and kind in ("openai", *SERVERS))
         or (model.startswith(("local:", "llamacpp:")))
     )
 
@@ -152,7 +150,7 @@ def _meant(model: str) -> str:
         return f"did you mean local:{model}?"
     if similar := did_you_mean(model, ("demo", "smol")):
         return similar
-    if {"/", "\\"} & {*model} or kind in ("local", "llamacpp", "hf", "openai", *SERVERS) or (colon and not tag):
+    if {"/", "\\"} & {*model} or kind in ("local", "llamacpp", "openai", *SERVERS) or (colon and not tag):
         return f"use {KINDS}"
     if re.match(r"gpt|chatgpt|o\d", model):
         return f"did you mean openai/{model}?"

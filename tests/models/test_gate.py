@@ -83,19 +83,3 @@ def test_a_server_says_in_many_ways_how_long_to_wait(
     pause = pause_before(1, headers)
     assert (pause is not None) is is_waited_for
     assert pause is None or seconds is None or seconds <= pause <= 1.25 * seconds
-
-
-@pytest.mark.parametrize("code", [429, 408, 500, 503])
-def test_an_error_in_the_place_of_the_first_event_was_not_tried_again(code: int, quick_and_alone: None) -> None:
-    """R12: OpenRouter's way, with status 200."""
-    failed: list[int] = []
-
-    def answer(request: Request) -> Reply:
-        if request.method == "POST" and len(failed) < 2:
-            failed.append(code)
-            return Reply(200, [{"error": {"code": code, "message": "Provider returned error"}, "choices": []}])
-        return Limited(99)(request)
-
-    with answering(answer) as server:
-        assert crowd(server, 1) == ["Hi"]
-        assert len(server.posts) == 4

@@ -86,8 +86,8 @@ def test_the_raw_form_of_the_package_passes_events_as_they_came() -> None:
         async with openai.AsyncOpenAI(base_url="http://host/v1", api_key=KEY, http_client=http) as client:
             asked = Client(Address.of("http://host/v1", KEY), timeout=None, concurrency=1, lent=client)
             asked.headers["X-B"] = "c"
-            async with asked.ask("/other", {"stream": True}) as found:
-                return [event async for event in found.events]
+            async with asked.ask("/other", {"stream": True}) as (_, found):
+                return [event async for event in found]
 
     assert asyncio.run(read()) == events
     assert seen["authorization"] == f"Bearer {KEY}" and seen["x-b"] == "c"

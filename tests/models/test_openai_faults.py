@@ -294,8 +294,8 @@ def test_connections_that_the_server_had_closed_stayed_open_where_a_reader_left_
             client = Client(Address.of(f"http://127.0.0.1:{port}/v1", KEY), timeout=None, concurrency=4)
 
             async def asked() -> None:
-                async with client.ask("/completions", {}) as answer:
-                    async for _ in answer.events:
+                async with client.ask("/completions", {}) as (_, events):
+                    async for _ in events:
                         pass
 
             await asyncio.gather(*(asked() for _ in range(4)))

@@ -34,7 +34,6 @@ from tests.servers.kinds import (
     OPENAI_TEXT,
     SGLANG,
     VLLM,
-    VLLM_11,
     Config,
 )
 from tests.servers.stub import Fault, serving
@@ -69,7 +68,7 @@ def test_as_many_alternatives_as_the_server_gives() -> None:
 
 @pytest.mark.parametrize(
     ("config", "room", "requests"),
-    [(VLLM, 19, 1), (VLLM_11, 10, 3), (replace(VLLM_11, tells_usage=False), 10, 3)],
+    [(VLLM, 19, 1), (OPENAI_TEXT, 16, 4), (replace(OPENAI_TEXT, tells_usage=False), 16, 4)],
     ids=["as much as has room", "refused", "refused, and no usage"],
 )
 def test_an_answer_has_room_for_what_is_left_of_the_context(config: Config, room: int, requests: int) -> None:

@@ -320,7 +320,7 @@ def test_the_fingerprint_is_that_of_the_files(llama_folder: Path, tmp_path: Path
         ("float16", None, "float32"),
         ("bfloat16", None, "bfloat16" if checkpoint.has_native_bfloat16() else "float32"),
         ("bfloat16", "bfloat16", "bfloat16"),
-        ("float32", "bf16", "bfloat16"),
+        ("float32", "bfloat16", "bfloat16"),
     ],
 )
 def test_half_precision_on_the_cpu(stored: str, wanted: str | None, used: str, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Answer:
                 )
                 raise Refused(400, told)
             self.limit = min(self.limit, context - size)
-        elif self.config.is_recent_vllm:
+        elif self.config.kind == "vllm":
             if self.limit > context:
                 told = f"max_tokens={self.limit} cannot be greater than max_model_len={context}. Please request fewer "
                 raise Refused(400, f"{told}output tokens. (parameter=max_tokens, value=...)", param="max_tokens")

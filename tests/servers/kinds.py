@@ -85,11 +85,6 @@ class Config:
     about: Mapping[str, Any] = field(default_factory=dict)
     """What its own routes say beside the usual, by route."""
 
-    @property
-    def is_recent_vllm(self) -> bool:
-        """Of those whose manners have changed: one that says as much as has room."""
-        return self.kind == "vllm" and tuple(map(int, self.version.split("."))) >= (0, 32)
-
     def fields(self, *, chat: bool, native: bool) -> Fields:
         if native:
             return _NATIVE
@@ -107,8 +102,6 @@ OPENAI_REASONING = Config(
     thoughts="Let me see.",
 )
 VLLM = Config("vllm", version="0.32.0")
-VLLM_11 = Config("vllm")
-"""It refuses what has no room in its context, where newer ones say as much as has."""
 SGLANG = Config("sglang")
 LLAMA_CPP = Config("llama.cpp", version="b9000-abc")
 OLLAMA = Config("ollama", version="0.13.0")

@@ -103,6 +103,29 @@ def in_time(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+MOON = "Q: When did the first moon landing take place?\nA:"
+SPECIAL = "Ada said <|eos|> and <|bos|>, then:"
+"""Texts of a user, in the demo model's spellings of special tokens."""
+CROWD = 150
+
+
+class Figures(NamedTuple):
+    """Counts that a server has made by itself since it began."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    running: int
+    """Requests that are under way."""
+
+
+Counts = Callable[[], Figures]
+
+
+def pieces(model: OpenAIModel, prompt: str | Prompt, request: CompletionRequest) -> list[StreamPiece]:
+    prompt = (PromptTurn(None, prompt),) if isinstance(prompt, str) else prompt
+    return asyncio.run(pieces_of(model, prompt, request))
+
+
 class Promises:
     hottest: ClassVar[float] = 20.0
     """A temperature that it takes."""
@@ -110,6 +133,8 @@ class Promises:
     """It scores given texts."""
     process: ClassVar[str]
     """Name of the fixture that runs it."""
+    metrics: ClassVar[tuple[tuple[str, ...], ...]]
+    """Names of its own metrics that make up each of the Figures."""
 
     @pytest.fixture(autouse=True)
     def environment_names_no_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,36 +290,6 @@ class Promises:
         requests = asked.requests
         assert shown(query, asked(query, session=session)) == expected
         assert asked.requests == requests
-
-
-MOON = "Q: When did the first moon landing take place?\nA:"
-SPECIAL = "Ada said <|eos|> and <|bos|>, then:"
-"""Texts of a user, in the demo model's spellings of special tokens."""
-CROWD = 150
-
-
-class Figures(NamedTuple):
-    """Counts that a server has made by itself since it began."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    running: int
-    """Requests that are under way."""
-
-
-Counts = Callable[[], Figures]
-
-
-def pieces(model: OpenAIModel, prompt: str | Prompt, request: CompletionRequest) -> list[StreamPiece]:
-    prompt = (PromptTurn(None, prompt),) if isinstance(prompt, str) else prompt
-    return asyncio.run(pieces_of(model, prompt, request))
-
-
-class TellingPromises(Promises):
-    """Of servers that report ids and scores of tokens, and their usage."""
-
-    metrics: ClassVar[tuple[tuple[str, ...], ...]]
-    """Names of its own metrics that make up each of the Figures."""
 
     @pytest.fixture
     def numbered(self, base_url: str) -> OpenAIModel:

@@ -13,7 +13,7 @@ from lmql_lite.models.openai.model import OpenAIModel
 from tests.servers import llama_cpp, vllm
 from tests.servers.conftest import client
 from tests.servers.processes import ServerProcess
-from tests.servers.promises import MOON, Asked, Counts, Figures, TellingPromises
+from tests.servers.promises import MOON, Asked, Counts, Figures, Promises
 
 
 def found_out_for_nothing(known: OpenAIModel, **capabilities: object) -> None:
@@ -56,7 +56,7 @@ def counts(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Co
         yield counted
 
 
-class TestLlamaCpp(TellingPromises):
+class TestLlamaCpp(Promises):
     process = "llama_cpp_server"
     metrics = (
         ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
@@ -77,7 +77,7 @@ class TestLlamaCpp(TellingPromises):
 
 
 @pytest.mark.xdist_group("vllm")
-class TestVLLM(TellingPromises):
+class TestVLLM(Promises):
     """One server for both files: it takes a minute to start, and 3 GB."""
 
     process = "vllm_server"

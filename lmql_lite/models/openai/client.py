@@ -56,6 +56,8 @@ _MAX_KEPT = 100
 """Maximum number of idle connections."""
 _MAX_EVENT = 1 << 24
 """Maximum number of bytes of an event."""
+Answer = tuple[int, AsyncGenerator[dict[str, Any], None]]
+"""Number of requests sent for a response, and its events: JSON objects, one without a stream."""
 _FIELDS = (b"", b"data", b"event", b"id", b"retry")
 """Fields of an event stream; "" begins a comment."""
 _RESOURCES = {
@@ -68,14 +70,6 @@ _NAMED = {
     "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "response_format", "reasoning_effort",
 }  # fmt: skip
 """Fields that are arguments of `create`; all others go in as `extra_body`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """Response of a server. `requests` is the number sent for it; `events` are JSON objects, one without a stream."""
-
-    requests: int
-    events: AsyncGenerator[dict[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +131,7 @@ class Client:
         return (await self._tried(here.gate, send, self.probe_timeout))[0]
 
     @asynccontextmanager
-    async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Response]:
+    async def ask(self, url: str, body: Mapping[str, object]) -> AsyncIterator[Answer]:
         """Posts a request and reads the answer; leaving the block closes it. Temporary failures are retried.
 
         Raises as `fetch` does, and BrokenOff if an answer ends in the middle.
@@ -149,7 +143,7 @@ class Client:
             )
             events = answer.events()
             try:
-                yield Response(requests, events)
+                yield requests, events
             finally:
                 await events.aclose()
                 await to_the_end(answer.close)

@@ -84,14 +84,14 @@ class Sender:
         while True:
             async with AsyncExitStack() as stack:
                 try:
-                    response = await stack.enter_async_context(self.client.ask(url, body))
+                    requests, events = await stack.enter_async_context(self.client.ask(url, body))
                 except ServerRefusal as refusal:
                     sent = refusal.requests = sent + refusal.requests
                     less = _shorter(body, refusal)
                     is_shortened |= less is not None
                     body = less or self._otherwise(body, refusal, refused)
                 else:
-                    yield Exchange(body, sent + response.requests, response.events, is_shortened)
+                    yield Exchange(body, sent + requests, events, is_shortened)
                     return
 
     async def answered(self, body: Body, read: Callable[[Exchange], Awaitable[Found]]) -> tuple[Found, int]:

@@ -53,10 +53,7 @@ class ServerRefusal(Exception):
 
     @property
     def is_temporary(self) -> bool:
-        """True if the request may succeed later. The server's own `x-should-retry` decides where it is sent."""
-        word = self.headers.get("x-should-retry", "").lower()
-        if word in ("true", "false"):
-            return word == "true"
+        """True if the request may succeed later."""
         return is_passing(self.status) and not self._is_quota
 
     def as_error(self) -> ModelError:

@@ -203,7 +203,6 @@ def _precision(name: str, wanted: str | None, stated: torch.dtype, device: torch
 
     if wanted is not None:
         known = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-        known |= {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
         found = known.get(str(wanted).removeprefix("torch."))
         if found is None:
             raise ModelError(f"local:{name}: {wanted!r} is not a precision", hint="dtype= float32, bfloat16 or float16")

@@ -14,10 +14,11 @@ from itertools import accumulate
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lmql_lite.cache.kv.layout import cache_of
 from lmql_lite.models.live import ScoreJob
 from lmql_lite.models.model_files import remembered
 from lmql_lite.models.transformers.passes import PAGE
-from lmql_lite.models.transformers.rows import CacheKind, PackedRows, SingleRows, cache_kind
+from lmql_lite.models.transformers.rows import CacheKind, PackedRows, SingleRows, is_whole
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ STEPS = (1, 4, 8, 16)
 """Steps that are tried. From 16 rows on, all products take one way on the processors tried."""
 _VECTOR = 64
 """Elements after which no vector of a processor is half full: what is left over takes another way."""
-_PROBE = 3
+_PROBE = 4
 """Number of this probe: findings of other ones are not used."""
 _ATTENTION = {"full_attention", "sliding_attention"}
 _TOLERANCE, _COARSE = 1e-3, 0.5
@@ -98,9 +99,22 @@ def _probed(network: Any, exact: bool) -> Facts:
 
 
 def _of_single(network: Any, width: int, most: int) -> Facts:
-    kind = cache_kind(network)
-    noise = _noise(SingleRows(network, kind), PIECES, most, network.config.get_text_config())
-    return Facts(width, False, kind, 0, noise or 0.0)
+    """Facts of a network that is fed one sequence after the other. A state is kept where a text that goes on from it
+    has the scores of one that was read anew, behind a token and behind more than a convolution reads back."""
+    import torch
+
+    config = network.config.get_text_config()
+    past = cache_of(network(input_ids=torch.tensor([_text((2,), most, config)], device=network.device), use_cache=True))
+    if is_whole(past, 2):
+        return Facts(width, False, "cache", 0, _noise(SingleRows(network, "cache"), PIECES, most, config) or 0.0)
+    if past is None or isinstance(past, tuple):
+        return Facts(width, False, "none", 0, 0.0)
+    try:
+        found = [_noise(SingleRows(network, "state"), pieces, most, config) or 0.0 for pieces in (PIECES, (5, 1, 3))]
+    except Exception:  # of any class: the model's own code says no
+        return Facts(width, False, "none", 0, 0.0)
+    is_kept = max(found) <= (_TOLERANCE if network.dtype.itemsize > 2 else _COARSE)
+    return Facts(width, False, "state", 0, max(found)) if is_kept else Facts(width, False, "none", 0, 0.0)
 
 
 def _may_take_rows(network: Any) -> bool:

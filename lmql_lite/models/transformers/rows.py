@@ -251,7 +251,7 @@ class SingleRows(_Rows[Any, tuple[ScoreJob, int, Any, Lane]]):
             if has_state and end == wanted[0] < len(job.ids):  # before a draft, which may be wrong
                 self.live.put(job.ids[:end], copy.deepcopy(past), lane)
             known = end
-        is_kept = has_state or (self.kind == "cache" and _is_whole(past, known))
+        is_kept = has_state or (self.kind == "cache" and is_whole(past, known))
         if is_kept and not self._rotation.is_single(lane.band):
             self.live.put(job.ids, past, lane)
             self._fresh.append((job, begin, past, lane))
@@ -294,37 +294,7 @@ class SingleRows(_Rows[Any, tuple[ScoreJob, int, Any, Lane]]):
         return logits, None if self.kind == "none" else cache_of(output)
 
 
-def cache_kind(network: Any) -> CacheKind:
-    """Kind of the cache that a network fills, found by running it."""
-    import torch
-
-    ids = tuple(number % 7 + 1 for number in range(9))
-    tokens = torch.tensor([ids], device=network.device)
-    with torch.inference_mode():
-        past = cache_of(network(input_ids=tokens[:, :2], use_cache=True))
-        if _is_whole(past, 2):
-            return "cache"
-        if past is None or isinstance(past, tuple):
-            return "none"
-        rows = SingleRows(network, "state")
-        try:
-            own = network(input_ids=tokens, use_cache=False).logits[0].float()
-            for first in (1, 5):  # a convolution may read more than one token back
-                for begin in (first, first + 1):  # single steps behind a prefill, then behind a copy of its state
-                    job = ScoreJob(ids, tuple(range(begin, len(ids) + 1)))
-                    rows.run([job])
-                    rows.live.all = rows.live.all[:1]
-                    if not all(
-                        torch.allclose(job.rows[end].float(), own[end - 1], atol=2e-2, rtol=1e-3) for end in job.ends
-                    ):
-                        return "none"
-                rows.forget()
-        except Exception:  # of any class: the model's own code says no
-            return "none"
-    return "state"
-
-
-def _is_whole(past: Any, length: int) -> bool:
+def is_whole(past: Any, length: int) -> bool:
     """True where every layer has keys and values of this many tokens."""
     try:
         return bool(from_cache(past, length)[0][0].shape[1] == length)
