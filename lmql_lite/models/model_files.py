@@ -63,14 +63,8 @@ def located(name: str) -> tuple[Path, str | None]:
     if path.is_dir():
         if (path / "config.json").is_file():
             return path, None
-        files = sorted(path.glob("*.gguf"))
-        hint = f"did you mean local:{files[0]}?" if files else "use the folder that contains config.json"
+        hint = "use the folder that contains config.json, or a .gguf file in it"
         raise ModelError(f"local:{name}: the folder has no config.json", hint=hint)
-    if path.is_file():
-        raise ModelError(f"local:{name} is a file that is not a model", hint="use a model's folder, or a .gguf file")
-    if name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or path.suffix == ".gguf":
-        kind = "file" if path.suffix == ".gguf" else "folder"
-        raise ModelError(f"local:{name}: there is no such {kind}", hint="check the spelling of the path")
     return _of_hub(name)
 
 
@@ -84,8 +78,9 @@ def _of_hub(name: str) -> tuple[Path, str]:
     except LocalEntryNotFoundError:
         sentence = f"local:{name} is not a folder, and no model of the hub of that name is on this machine"
         raise ModelError(sentence, hint=f"a model of the hub is downloaded once: hf download {name}") from None
-    except ValueError as error:  # no name of a model
-        raise ModelError(f"local:{name} is neither a folder nor a model's name", hint=str(error)) from None
+    except ValueError:  # no name of a model
+        sentence = f"local:{name} is neither the folder of a model nor a .gguf file, and no name of the hub"
+        raise ModelError(sentence, hint="check the spelling of the path") from None
     if not (found / "config.json").is_file():
         hint = f"is it a model for transformers, and whole? hf download {name}"
         raise ModelError(f"local:{name} is on this machine, but has no config.json", hint=hint)

@@ -156,4 +156,4 @@ def test_the_doctor_reports_kind_and_epsilon_of_a_local_model(
         told = json.loads(shell("doctor", "--json", "--model", "local:tiny").out)["local:tiny"]
     assert re.fullmatch(r"noisy: scores differ between passes, epsilon \d\.\de-0\d nats", told)
     assert "states no noise" in shell("doctor", "--model", "demo").out
-    assert "there is no such folder" in shell("doctor", "--model", "local:./nothing").out
+    assert "is neither the folder of a model nor a .gguf file" in shell("doctor", "--model", "local:./nothing").out

@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import deque
-from email.utils import formatdate
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.models.api import choice, run
 from tests.servers.answering import NOT_FOUND, Answering, Reply, Request, answering
 from tests.tables import cases
 
-LONG_AGO = formatdate(0, usegmt=True)
 WORDS = [choice(text="Hi"), choice(text="", finish_reason="stop"), "[DONE]"]
 
 

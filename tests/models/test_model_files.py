@@ -39,16 +39,12 @@ def test_a_model_that_is_not_here_is_not_downloaded_but_the_command_is_told() ->
     assert raised.value.hint == "a model of the hub is downloaded once: hf download owner/tiny"
 
 
-def test_a_file_that_is_no_model_and_a_path_that_leads_nowhere_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["notes.txt", "nowhere/", "none.gguf"])
+def test_a_path_that_is_no_model_is_a_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("notes")
-    for name, sentence in (
-        ("notes.txt", "is a file that is not a model"),
-        ("nowhere/", "there is no such folder"),
-        ("none.gguf", "there is no such file"),
-    ):
-        with pytest.raises(ModelError, match=sentence) as raised:
-            located(f"{tmp_path}/{name}")
-        assert raised.value.hint
+    with pytest.raises(ModelError, match="is neither the folder of a model") as raised:
+        located(f"{tmp_path}/{name}")
+    assert raised.value.hint
 
 
 def test_models_that_were_downloaded_are_listed_and_data_sets_and_halves_are_not(cache: Path) -> None:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -35,7 +34,6 @@ from tests.tables import cases
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 END = choice(text="", finish_reason="stop")
 IN_LINES = json.dumps(choice(text="a"), indent=1)
-LONG_AGO = formatdate(0, usegmt=True)
 
 
 def ending(word: str, tokens: int) -> str:

@@ -60,7 +60,7 @@ def test_a_gguf_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"nothing of the kind")
     with pytest.raises(ModelError, match=r"x\.gguf"):
         lq.model(f"local:{tmp_path / 'x.gguf'}")
-    with pytest.raises(ModelError, match="there is no such file"):
+    with pytest.raises(ModelError, match="is neither the folder of a model"):
         lq.model(f"local:{tmp_path / 'y.gguf'}")
 
 

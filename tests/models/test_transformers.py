@@ -427,7 +427,7 @@ def refused(name: str | Path) -> ModelError:
 
 
 def test_folders_that_are_no_model(llama_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "there is no such folder" in refused(tmp_path / "absent").message
+    assert "is neither the folder of a model nor a .gguf file" in refused(tmp_path / "absent").message
     assert "no config.json" in refused(tmp_path).message
 
     import huggingface_hub

@@ -82,7 +82,7 @@ class Address:
                 hint="put the key into api_key= or OPENAI_API_KEY",
             )
         path = parts.path.rstrip("/")
-        azure = _is_azure(parts.hostname)
+        azure = str(parts.hostname).endswith(_AZURE)
         if azure and path != "/openai/v1":
             raise ModelError(
                 f"{where}{parts.path} is not the address of Azure's current API",
@@ -146,12 +146,8 @@ class Address:
 
     @property
     def is_official(self) -> bool:
-        host = urlsplit(self.url).hostname or ""
-        return host == "openai.com" or host.endswith(".openai.com")
-
-    @property
-    def is_azure(self) -> bool:
-        return _is_azure(urlsplit(self.url).hostname)
+        """True for an API of OpenAI or Azure."""
+        return f".{urlsplit(self.url).hostname}".endswith((".openai.com", *_AZURE))
 
     @property
     def is_near(self) -> bool:
@@ -192,10 +188,6 @@ class Address:
             error.hint = error.hint and self.scrub(error.hint)
             error.args = (error.message,)
             raise
-
-
-def _is_azure(host: str | None) -> bool:
-    return (host or "").endswith(_AZURE)
 
 
 def is_on_this_machine(host: str) -> bool:

@@ -191,10 +191,7 @@ class Client:
                 )
             named = {name: value for name, value in body.items() if name in _NAMED}
             more = {name: value for name, value in body.items() if name not in _NAMED}
-            found = await create(**named, extra_headers=self.headers, extra_body=more or None, timeout=timeout)
-            if type(found) is openai.AsyncStream:  # nobody else reads it: events need not become objects
-                return openai.AsyncStream[object](cast_to=object, response=found.response, client=sdk)
-            return found
+            return await create(**named, extra_headers=self.headers, extra_body=more or None, timeout=timeout)
 
         return AnswerStream(await self._called(call), self.address, self.timeout)
 
@@ -226,10 +223,8 @@ class Client:
                     gate.accept()
                     return found, tries
             except openai.APIStatusError as error:
-                response = error.response
-                refused = ServerRefusal(
-                    self.address, error.status_code, response.headers, error.body, error.request.url.path
-                )
+                headers, path = error.response.headers, error.request.url.path
+                refused = ServerRefusal(self.address, error.status_code, headers, error.body, path)
                 refused.requests = tries
                 if not refused.is_temporary or tries >= (_MAX_WAITING if refused.status == 429 else _MAX_TRIES):
                     raise refused from None
@@ -446,8 +441,6 @@ def _problem(error: openai.APIConnectionError) -> Problem:
         return "unreachable"
     if isinstance(error, openai.APITimeoutError):
         return "silent"
-    if has(httpx2.TooManyRedirects, httpx2.DecodingError, httpx2.UnsupportedProtocol):
-        return "strange"
     return "reset"
 
 

@@ -135,10 +135,8 @@ class Dialect:
 
     def prompted(self, model: str, prompt: Prompt, tokenizer: Tokenizer | None = None) -> Body:
         """Fields of a request that hold the prompt."""
-        *before, last = prompt
+        last = prompt[-1]
         if last.role is None:
-            if before:
-                raise ModelError("a prompt is plain text or turns with roles, not both")
             text: str | list[int] | list[str] = last.text
             if tokenizer is not None and self.takes_ids:
                 text = [*tokenizer.bos, *tokenizer.encode(last.text.encode())]
@@ -148,7 +146,7 @@ class Dialect:
         turns = prompt if last.text or last.role != "assistant" else prompt[:-1]
         if not turns:
             raise ModelError(f"the prompt of {model} is empty", hint="begin it with a user's turn")
-        body: Body = {"model": model, "messages": [_message(turn) for turn in turns]}
+        body: Body = {"model": model, "messages": [{"role": turn.role, "content": content(turn)} for turn in turns]}
         if turns[-1].role == "assistant":
             if not self.can.continues_turns:
                 raise ModelError(
@@ -193,12 +191,6 @@ class Dialect:
             return {"json_schema": text if self.kind == "sglang" else schema}
         form = {"name": "answer", "strict": True, "schema": schema}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
-
-
-def _message(turn: PromptTurn) -> Body:
-    if turn.role is None:
-        raise ModelError("a prompt is plain text or turns with roles, not both")
-    return {"role": turn.role, "content": content(turn)}
 
 
 def content(turn: PromptTurn) -> str | list[dict[str, Any]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from email.utils import parsedate_to_datetime
 
 FIRST_PAUSE = 0.5
 """Seconds before the second attempt; each further pause is twice as long."""
@@ -74,13 +72,9 @@ class Gate:
 
 def wanted_pause(headers: Mapping[str, str]) -> float | None:
     """Seconds that a server wants a client to wait, by any of the headers for that; None if it names none."""
-    with suppress(KeyError, ValueError):
-        return _finite(float(headers["retry-after-ms"]) / 1000)
-    wanted = headers.get("retry-after") or ""
-    with suppress(ValueError):
-        return _finite(float(wanted))
-    with suppress(ValueError, TypeError):
-        return max(parsedate_to_datetime(wanted).timestamp() - time.time(), 0.0)
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(KeyError, ValueError):
+            return max(0.0, float(headers[name]) / unit)
     return None
 
 
@@ -91,9 +85,3 @@ def pause_before(tries: int, headers: Mapping[str, str]) -> float | None:
         return None
     pause = FIRST_PAUSE * 2 ** (tries - 1) if wanted is None else wanted
     return pause * random.uniform(1.0, 1.25)
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError
-    return max(number, 0.0)

@@ -68,7 +68,7 @@ async def probe(sender: Sender, name: str, revision: str | None, *, by_ids: bool
     """
     client = sender.client
     dialect, reported = await _look_around(client, name)
-    is_official = client.address.is_official or client.address.is_azure
+    is_official = client.address.is_official
     if is_official:  # closing the connection ends an answer there, as gateways report that resell them
         dialect = replace(dialect, can=replace(dialect.can, bills_to_the_end=False))
 
@@ -167,19 +167,18 @@ async def _look_around(client: Client, name: str) -> tuple[Dialect, dict[str, An
     """Dialect of a server, and what it reports about itself and the model: a missing route is an answer, too."""
     root = client.address.root
     listed = await entries(client)
-    is_official = client.address.is_official or client.address.is_azure
 
     async def seen(*routes: str) -> list[Mapping[str, Any]]:
         return list(await asyncio.gather(*(_fetch(client, f"{root}/{route}") for route in routes)))
 
-    found = dict(zip(_ROUTES, await seen(*_ROUTES), strict=True)) if not is_official else {}
-    kind: Kind = "openai" if is_official else _kind(found, listed)
+    found = dict(zip(_ROUTES, await seen(*_ROUTES), strict=True)) if not client.address.is_official else {}
+    kind: Kind = "openai" if client.address.is_official else _kind(found, listed)
     if kind == "unknown" and "llama.cpp Python" in str((await seen("openapi.json"))[0].get("info")):
         raise ModelError(
             f"{client.address.shown} is the server of llama-cpp-python, which lets one request break off another",
             hint="use llama.cpp's own llama-server, or run the file in this process: llamacpp:FILE.gguf",
         )
-    entry = _entry(name, kind, listed, lists_all=client.address.is_official or kind != "openai")
+    entry = _entry(name, kind, listed)
     reported: dict[str, Any] = {key: value for key, value in entry.items() if key not in _UNSTABLE_FIELDS}
     context = entry.get("max_model_len")
     can = CAN[kind]
@@ -249,13 +248,13 @@ def _kind(found: Mapping[str, Mapping[str, Any]], entries: list[Mapping[str, Any
     return "openai" if owners & {"openai", "openai-internal", "system"} else "unknown"
 
 
-def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]], *, lists_all: bool) -> Mapping[str, Any]:
-    """Description of the model. Raises ModelError if the server, which `lists_all`, does not have it."""
+def _entry(name: str, kind: Kind, entries: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Description of the model. Raises ModelError if the server does not have it."""
     names = {name, f"{name}:latest"} if kind == "ollama" else {name}
     entry = next((entry for entry in entries if entry["id"] in names), None)
     if entry is not None:
         return entry
-    if not entries or kind == "unknown" or not lists_all:  # a gateway serves more than it lists, Azure deployments
+    if not entries or kind in ("openai", "unknown"):  # a gateway serves more than it lists, Azure deployments
         return {}
     if kind in ("llama.cpp", "sglang"):  # they serve one model, under any name
         return entries[0] if len(entries) == 1 else {}

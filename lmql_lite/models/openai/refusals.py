@@ -13,7 +13,7 @@ from lmql_lite.errors import AuthenticationError, ModelError, RateLimitError
 from lmql_lite.models.openai.address import NAME_A_KEY, NO_KEY, Address
 from lmql_lite.models.openai.gate import wanted_pause
 
-Problem = Literal["certificate", "tls", "unreachable", "silent", "strange", "reset"]
+Problem = Literal["certificate", "tls", "unreachable", "silent", "reset"]
 """Reason why there is no response; `reset` is a connection that closed."""
 
 _RETRIED = {408, 409, 425, 429}
@@ -106,8 +106,6 @@ def unreachable(address: Address, problem: Problem, timeout: float, tries: int) 
             return ModelError(f"no server answers at {where}", hint=hint)
         case "silent":
             return ModelError(f"{where} sent nothing for {timeout:g} s", hint="raise lmql_lite.model(..., timeout=...)")
-        case "strange":
-            return address.no_api("does not answer as HTTP servers do")
         case "reset":
             how = f", {_times(tries)} in a row" if tries > 1 else ""
             hint = "see its own log; is it an OpenAI-compatible API?"
@@ -116,16 +114,15 @@ def unreachable(address: Address, problem: Problem, timeout: float, tries: int) 
 
 def _details(body: object) -> Mapping[str, Any]:
     """Fields of an error, from any of the forms that errors take."""
-    found = body[0] if isinstance(body, list) and body else body
-    if isinstance(found, dict) and isinstance(found.get("error"), dict):
-        found = found["error"]
-    return found if isinstance(found, dict) else {}
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        body = body["error"]
+    return body if isinstance(body, dict) else {}
 
 
 def _words(details: Mapping[str, Any], body: object) -> str:
     """The server's own message."""
     if details:
-        names = ("message", "error", "detail", "msg")
+        names = ("message", "error", "detail")
         words = next((details[name] for name in names if details.get(name)), details)
         return words if isinstance(words, str) else json.dumps(words, default=str)
     text = body if isinstance(body, str) else ""
