@@ -57,12 +57,6 @@ def test_a_server_that_NO_PROXY_excepts_is_asked_directly(monkeypatch: pytest.Mo
         assert "no server answers" in asked("http://example.invalid/v1").message and not server.requests
 
 
-@pytest.mark.parametrize("value", [""])
-def test_a_blank_proxy_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", value)
-    assert "proxy" not in (asked("http://example.invalid/v1").hint or "")
-
-
 @pytest.mark.parametrize("key", ["sk-0123456789", ""])
 def test_a_proxy_gets_the_requests_of_other_machines(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(speaking) as proxy:
@@ -98,8 +92,3 @@ def test_a_file_of_certificates_that_cannot_be_read_is_one_sentence(
         assert "no server answers" in asked(url).message
     with answering(speaking) as server:
         assert lq.run_sync(SOURCE, model=lq.model("openai/m", base_url=server.base_url), session=lq.Session())["X"]
-
-
-def test_a_variable_of_another_client_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nothing")
-    assert "no server answers" in asked("https://example.invalid/v1").message

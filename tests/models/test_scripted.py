@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ def named_answer(text: bytes) -> Script:
 
 
 class Answers:
-    """Callable objects and methods, all of one class and one name."""
+    """Callable objects of one class and one name."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -35,24 +34,11 @@ class Answers:
     def __call__(self, said: bytes) -> bytes:
         return self.text if said.endswith(b":") else b""
 
-    def method(self, said: bytes) -> bytes:
-        return self(said)
-
     def __repr__(self) -> str:
         return "Answers()"
 
 
-def second(text: bytes, said: bytes) -> bytes:
-    return Answers(text)(said)
-
-
-KINDS: dict[str, Callable[[bytes], Script]] = {
-    "functions of one name": named_answer,
-    "lambdas of one line": lambda text: lambda said: text if said.endswith(b":") else b"",
-    "callable objects": Answers,
-    "methods": lambda text: Answers(text).method,
-    "partials": lambda text: functools.partial(second, text),
-}
+KINDS: dict[str, Callable[[bytes], Script]] = {"functions of one name": named_answer, "callable objects": Answers}
 
 
 @pytest.mark.parametrize("model", [lq.ScriptedModel, ScriptedCompleter])

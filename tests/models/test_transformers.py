@@ -98,26 +98,6 @@ def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("gpt2"), config, bos=False)
 
 
-@pytest.fixture(scope="session")
-def window_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Attention that sees the last eight tokens only."""
-    config = transformers.MistralConfig(**SHAPE, **LAYERS, **HEADS, sliding_window=8)
-    return save(tmp_path_factory.mktemp("window"), config)
-
-
-@pytest.fixture(scope="session")
-def recurrent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """No keys and values at all, and no limit to its context."""
-    config = transformers.MambaConfig(vocab_size=320, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=1)
-    return save(tmp_path_factory.mktemp("recurrent"), config)
-
-
-@pytest.fixture(params=["llama", "gpt2", "window", "recurrent"])
-def folder(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.getfixturevalue(f"{request.param}_folder")
-    return path
-
-
 @pytest.fixture
 def llama(llama_folder: Path) -> TransformersModel:
     return TransformersModel.load(llama_folder)
@@ -157,16 +137,20 @@ def check(
             np.testing.assert_allclose(row, expected[len(request.prefix) + position - 1], atol=1e-5)
 
 
-def test_scores_are_those_of_a_full_forward(folder: Path) -> None:
-    model, truth, prefix = TransformersModel.load(folder), plain(folder), ids(1, 20)
+def test_scores_are_those_of_a_full_forward(llama: TransformersModel, llama_folder: Path) -> None:
+    model, truth, prefix = llama, plain(llama_folder), ids(1, 20)
     check(model, truth, ScoreRequest(prefix))
     check(model, truth, ScoreRequest(prefix, ids(2, 3), (3,)))
     check(model, truth, ScoreRequest(prefix, ids(3, 5), (0, 2, 5)), ScoreRequest(prefix, ids(4, 5), (5, 1, 1)))
     check(model, truth, ScoreRequest((), prefix, tuple(range(1, 21))))
 
 
-def test_texts_that_part_and_meet_again_and_drafts_that_were_wrong_leave_no_trace(folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_texts_that_part_and_meet_again_and_drafts_that_were_wrong_leave_no_trace(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     """Near and far branches, repeats, shorter texts: whatever is remembered, the scores are the same."""
+    folder = request.getfixturevalue(f"{kind}_folder")
     model, truth, stem = TransformersModel.load(folder), plain(folder), ids(6, 16)
     branches = [stem, (*stem, 5, 6, 7, 8, 9, 10), (*stem, 5, 6, 11), stem[:4], (*stem[:10], *ids(7, 12)), ids(8, 9)]
     for number in np.random.default_rng(9).integers(0, len(branches), 24):
@@ -176,9 +160,8 @@ def test_texts_that_part_and_meet_again_and_drafts_that_were_wrong_leave_no_trac
     check(model, truth, ScoreRequest((*stem, 7, 8)))
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "window"])
-def test_known_text_is_not_fed_again(kind: str, request: pytest.FixtureRequest) -> None:
-    model, stem = TransformersModel.load(request.getfixturevalue(f"{kind}_folder")), ids(13, 20)
+def test_known_text_is_not_fed_again(llama: TransformersModel) -> None:
+    model, stem = llama, ids(13, 20)
     before = model.tokens_fed
     ask(model, ScoreRequest(stem), ScoreRequest(stem, (3, 4), (0, 1, 2)), ScoreRequest((*stem, 3), (9,), (1,)))
     assert model.tokens_fed - before == 20 + 2 + 1, "what the three have in common is fed once"
@@ -273,14 +256,15 @@ def test_the_loop_is_free_while_the_model_works(llama: TransformersModel) -> Non
     assert asyncio.run(both())
 
 
-def test_special_ids_and_vocabulary(llama: TransformersModel, gpt2_folder: Path, recurrent_folder: Path) -> None:
+def test_special_ids_and_vocabulary(llama: TransformersModel, gpt2_folder: Path) -> None:
     assert (llama.tokenizer.bos, llama.tokenizer.eos, llama.context_length) == ((0,), frozenset({1}), CONTEXT)
     assert len(llama.tokenizer.vocabulary) == 320 and llama.tokenizer.vocabulary[310] is None
     text = "Things to pack, äöü 😀".encode()
     assert b"".join(llama.tokenizer.vocabulary[number] or b"?" for number in llama.tokenizer.encode(text)) == text
     other = TransformersModel.load(gpt2_folder)
     assert (other.tokenizer.bos, other.tokenizer.eos, other.context_length) == ((), frozenset({1}), CONTEXT)
-    assert TransformersModel.load(recurrent_folder).context_length > 100_000
+    endless = transformers.MambaConfig(vocab_size=320, hidden_size=16, num_hidden_layers=2, state_size=4)
+    assert checkpoint.context_length(endless) > 100_000
 
 
 def changed(folder: Path, to: Path, name: str, **settings: Any) -> Path:
@@ -489,10 +473,10 @@ except Exception:
 """
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_nothing_is_printed(kind: str, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(f"{kind}_folder")
-    done = subprocess.run([sys.executable, "-c", SILENT, str(folder)], capture_output=True, text=True, timeout=120)
+def test_nothing_is_printed(llama_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT, str(llama_folder)], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
