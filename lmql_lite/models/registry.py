@@ -71,6 +71,7 @@ _IN_PROCESS = ("device", "dtype", "kv", "exact")
 """Options of models in this process. Those of neither group are for any model; the others are for models behind an
 API."""
 _OF_ANY = ("use_caches",)
+_NO_SERVER = "leave the option out, or name a model of a server: openai/NAME"
 
 
 def load(model: str, **access: Unpack[Access]) -> Model:
@@ -90,7 +91,7 @@ def _loaded(model: str, access: Access) -> Model:
         base_url = access.get("base_url") or os.environ.get("LQ_BASE_URL") or SERVERS.get(kind)
         return _behind_an_api(name, {**access, "base_url": base_url})
     api = tuple(option for option in Access.__annotations__ if option not in (*_IN_PROCESS, *_OF_ANY))
-    _refuse(model, access, api, "is only for models behind an API", "use openai/NAME, with the name of a model there")
+    _refuse(model, access, api, "is only for models behind an API", _NO_SERVER)
     kind, _, name = model.partition(":")
     if model == "demo":
         _refuse(model, access, _IN_PROCESS, "is for other models", "use smol or local:NAME")
