@@ -1,7 +1,7 @@
 """Log for people and programs: one JSON object per line, whose last field is a checksum, written and synced in groups.
 
 Only the holder of a log's lock writes, at the end, with one write and one sync for a group of lines. Incomplete or
-damaged lines are skipped and left in place.
+damaged lines are skipped and left in place, and so are two lines whose line end is damaged.
 
 Every record has a `kind` and the `schema` of its fields. `cache` opens a log, `response` is an answer of a model,
 `attempt` a row of a data-set run. Readers skip unknown kinds.
@@ -39,7 +39,6 @@ _AS_IT_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _ESCAPED = json.JSONEncoder(separators=(",", ":")).encode
 _TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"}')
 _TAIL_BYTES = 20
-_FIRST = b'{"kind":"'
 _OPENING = b'{"kind":"cache","schema":'
 
 
@@ -82,27 +81,10 @@ def read_lines(path: Path, start: int = 0) -> Iterator[LogLine]:
             first, *others = block.split(b"\n")
             rest.append(first)
             for data in others:
-                line = b"".join(rest)
+                rest, line = [data], b"".join(rest)
                 end += len(line) + 1
-                yield from _records(line, end, path)
-                rest = [data]
-
-
-def _records(data: bytes, end: int, path: Path) -> Iterator[LogLine]:
-    """The record of a line. A damaged line may contain several complete records, joined by a damaged line end."""
-    if not data.strip():
-        return
-    if (record := _checked(data, path)) is not None:
-        yield LogLine(data, record, end)
-        return
-    place, covered = data.find(_FIRST), 0
-    while place >= 0:
-        if (tail := _TAIL.search(data, place)) and (record := _checked(data[place : tail.end()], path)):
-            covered += tail.end() - place
-            yield LogLine(data[place : tail.end()], record, end)
-        place = data.find(_FIRST, place + 1)
-    if covered < len(data.rstrip(b"\r")):
-        yield LogLine(data, None, end)
+                if line := line.strip(b"\r\0"):  # a file that was cut while it is written begins with zeros
+                    yield LogLine(line, _checked(line, path), end)
 
 
 def _checked(data: bytes, path: Path) -> dict[str, Any] | None:

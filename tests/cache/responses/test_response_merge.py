@@ -1,4 +1,4 @@
-"""Shards joined into one, and caches of lmms-eval taken over: statements 35 to 37, A20, A21."""
+"""Shards joined into one: statements 35 to 37, A20, A21."""
 
 from __future__ import annotations
 
