@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Literal, NamedTuple, assert_never, get_args
+from typing import Any, Literal, NamedTuple, assert_never, get_args
 
 from lmql_lite.errors import Span
 
@@ -144,19 +144,17 @@ class Stop:
 
 
 class PlaceStep(NamedTuple):
-    """One step of the path to a place inside a value: to an attribute, to an item, to each or to some item of a
-    collection."""
+    """One step of the path to a place inside a value: to an attribute, to an item, or to each item of a collection."""
 
-    kind: Literal["attribute", "item", "each", "some"]
+    kind: Literal["attribute", "item", "each"]
     key: object = None
 
 
 class PlaceTest(NamedTuple):
-    """A relation of a place, or of its length, to a value, which holds or does not."""
+    """A relation of a place, or of its length, to one of some values."""
 
     relation: str
-    value: object
-    holds: bool = True
+    values: tuple[Any, ...]
     of_length: bool = False
 
 

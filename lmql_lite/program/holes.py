@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from lmql_lite.constraints.simplify import conflict, simplify
-from lmql_lite.constraints.terms import And, Choice, Constant
+from lmql_lite.constraints.terms import And, Choice, Constant, conjunction
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
@@ -176,9 +176,9 @@ def asked(hole: Hole, clauses: Sequence[Clause]) -> Hole:
         for clause in clauses:
             _refuse_json(clause.expression, hole.name, spec)
         conditions = tuple([read(clause, hole.name, PlaceSymbol()) for clause in clauses])
-        terms = [each.term for each in conditions if not each.clause.others]
-        parts = [part for term in terms for part in (term.terms if isinstance(term, And) else (term,))]
-        spec.refuse_contradiction(parts, hole.name, hole.span)
+        spec.bounded(
+            conjunction(tuple(each.term for each in conditions if not each.clause.others)), hole.name, hole.span
+        )
         return replace(hole, conditions=conditions)
     number = None if spec else _number(hole.name, clauses)
     root = replace(spec.bare if spec else TextSymbol(kind=number), is_made=bool(hole.callees or hole.decorators))

@@ -49,23 +49,17 @@ class JsonType:
     def bounded(self, term: Term, name: str, span: Span) -> dict[str, Any]:
         """Schema of the values that may meet the term: bounds on their length, and conditions on places inside them.
 
-        Raises ConstraintError if there are none.
+        Raises ConstraintError with a minimal set of the conditions that no value of the type meets.
         """
         parts = term.terms if isinstance(term, And) else (term,)
         found = self._narrowed(parts)
-        if found is None:
-            raise self._no_value(conflict(parts, lambda some: self._narrowed(some) is None), name, span)
+        if found is None or (found is not self.schema and is_impossible(grammar(found))):
+            raise self._no_value(conflict(parts, self._are_impossible), name, span)
         return found
 
-    def refuse_contradiction(self, parts: Sequence[Term], name: str, span: Span) -> None:
-        """Raises ConstraintError with a minimal set of the conditions that no value of the type meets."""
-
-        def are_impossible(some: Sequence[Term]) -> bool:
-            found = self._narrowed(some)
-            return found is None or is_impossible(grammar(found))
-
-        if are_impossible(parts):
-            raise self._no_value(conflict(parts, are_impossible), name, span)
+    def _are_impossible(self, parts: Sequence[Term]) -> bool:
+        found = self._narrowed(parts)
+        return found is None or is_impossible(grammar(found))
 
     def _narrowed(self, parts: Sequence[Term], hints: list[str] | None = None) -> dict[str, Any] | None:
         """The schema of the values that may meet all parts of a term; None if there are none."""

@@ -12,13 +12,10 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from enum import Enum, EnumMeta
-from fractions import Fraction
+from enum import Enum
 from functools import cache
 from itertools import groupby
 from numbers import Real
-from types import NoneType
 from typing import Any, ClassVar, Literal
 
 from lmql_lite.constraints import formats
@@ -101,6 +98,9 @@ INSTEAD: Mapping[str, str] = {
 
 class Unguided(Exception):
     """A condition that no automaton can follow: Python judges it (S21)."""
+
+
+COLLECTIONS = (list, tuple, set, frozenset, range)
 
 
 class UnknownValue:
@@ -749,25 +749,22 @@ def _is_true(relation: str, left: Any, right: Any) -> bool:
 
 # Places of a JSON value ----------------------------------------------------------------------------------------------
 
-SCALARS = (NoneType, bool, int, float, str, Decimal, Fraction, datetime.date, datetime.time, Enum)
-"""Types of the values that a place is compared with. Others may compare as they like."""
-COLLECTIONS = (list, tuple, set, frozenset, dict)
 MAX_LISTED = 1_000
 """Most values of a collection that a place is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceSymbol(Symbol):
-    """`X.age`, `X["a"][0]`, `len(X.lines)` of a JSON value. Comparisons narrow the schema; Python judges as well."""
+    """`X.age`, `X["a"]`, `len(X.lines)` of a JSON value. Comparisons narrow the schema; Python judges as well."""
 
     path: tuple[PlaceStep, ...] = ()
     of_length: bool = False
-    relations = (*COMPARISONS, "is", "contains", "startswith", "endswith", *WAYS, "true")
+    relations = (*COMPARISONS, "contains", "startswith", "true")
 
     def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         return False
 
-    def step(self, kind: Literal["attribute", "item", "each", "some"], key: object = None) -> PlaceSymbol:
+    def step(self, kind: Literal["attribute", "item", "each"], key: object = None) -> PlaceSymbol:
         if self.of_length:
             raise Unguided
         return PlaceSymbol((*self.path, PlaceStep(kind, key)))
@@ -776,6 +773,8 @@ class PlaceSymbol(Symbol):
         return self.step("attribute", name)
 
     def item(self, key: Any) -> Symbol:
+        if not isinstance(key, str | UnknownValue):
+            raise Unguided
         return self.step("item", key)
 
     def length(self) -> Symbol:
@@ -783,34 +782,22 @@ class PlaceSymbol(Symbol):
             raise Unguided
         return replace(self, of_length=True)
 
-    def there(self) -> Term:
-        """The values that have such a place."""
-        return Inside(self.path) if self.path else Constant(True)
-
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
-        if relation == "in" and isinstance(value, SCALARS) and not isinstance(value, str):
-            raise wrong("a place is one of a list, a set or another collection of values", value)
-        if not self.knows(relation):
-            raise Unguided
-        if isinstance(value, EnumMeta) and relation == "in":
-            members: list[Any] = list(value)
-            value = [*members, *(member.value for member in members)]
-        is_scalar = _is_scalar(value) and (relation != "is" or isinstance(value, NoneType | bool | Enum))
-        match relation:
-            case "in" | "startswith" | "endswith" if isinstance(value, COLLECTIONS) and len(value) <= MAX_LISTED:
-                value = tuple(value)
-                is_known = all(map(_is_scalar, value))
-            case "in":  # also not in a text, any part of which may be meant
-                is_known = isinstance(value, range)
-            case "match" | "fullmatch" | "search":
-                is_known = is_scalar or isinstance(value, re.Pattern)
-            case _:
-                is_known = is_scalar
-        if not is_known or not all(_is_scalar(step.key) for step in self.path):
+        if value is UNKNOWN or any(step.key is UNKNOWN for step in self.path):
             return Constant(True)
-        return Inside(self.path, PlaceTest(relation, value, holds, self.of_length))
-
-
-def _is_scalar(value: Any) -> bool:
-    """True if comparisons with the value are those of numbers, texts, dates and listed values."""
-    return isinstance(value, SCALARS) and value == value
+        if relation == "in" and not hasattr(value, "__contains__"):
+            raise wrong("a place is one of a list, a set or another collection of values", value)
+        if not (holds and self.knows(relation)):
+            raise Unguided
+        if relation == "in" and isinstance(value, range) and len(value) > 1 and value.step == 1:
+            return And((self.term(">=", value[0]), self.term("<=", value[-1])))
+        is_collection = isinstance(value, COLLECTIONS)
+        among = list(value) if is_collection and relation != "==" and len(value) <= MAX_LISTED else [value]
+        among = [each.value if isinstance(each, Enum) else each for each in among]
+        kinds = str | int | float | datetime.date | datetime.time | None
+        is_known = all(isinstance(each, kinds) and each == each for each in among)
+        if not is_known or (relation == "in" and not is_collection):
+            raise Unguided
+        if relation == "contains":
+            return Inside(self.step("item", among[0]).path)
+        return Inside(self.path, PlaceTest("==" if relation == "in" else relation, tuple(among), self.of_length))

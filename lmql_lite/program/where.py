@@ -76,8 +76,6 @@ ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, N
 CALLED = ("len", "int", "float", "str", "abs", "round", "range", "date", "datetime", "time", "Decimal", "compile")
 """Functions in the value that a place is compared with. Other calls are made when Python judges, and only then:
 `sorted(rows)` may exhaust an iterator."""
-MAX_POSITIONS = 16
-"""Most items of a list in each of which an item is looked for, or before one that a condition is about."""
 IN_JSON = 'put it into the type, such as Field(gt=30, max_length=16, pattern="^[A-Z]"), or raise max_backtracks'
 """Hint of the error if Python judged JSON values, and none of them met the clause."""
 NO_VALUE = object()
@@ -398,8 +396,6 @@ class ClauseReading:
     def pair(self, left: Any, relation: str, right: Any, holds: bool) -> Term:
         if isinstance(left, Term) or isinstance(right, Term):
             raise Unguided
-        if isinstance(left, PlaceSymbol) and isinstance(right, PlaceSymbol):
-            return And((left.there(), right.there()))
         if isinstance(left, Symbol) and isinstance(right, Symbol):
             raise Unguided
         if relation in NEGATIVE:
@@ -443,8 +439,8 @@ class ClauseReading:
                 return self.symbol(measured).length()
             case ast.Call(ast.Name("int" | "float" as kind), [text], []):
                 return self.symbol(text).number("int" if kind == "int" else "float")
-            case ast.Call(ast.Name("all" | "any"), [ast.GeneratorExp()], []) if self.is_json and holds:
-                return self.of_items(node)
+            case ast.Call(ast.Name("all"), [ast.GeneratorExp(element, [loop])], []) if self.is_json and holds:
+                return self.of_items(element, loop)
             case ast.Call(ast.Attribute(owner, name), arguments, keywords):
                 if name in WAYS and not self.reads_hole(owner):
                     return self.of_pattern(node, owner, name, holds)
@@ -496,29 +492,18 @@ class ClauseReading:
                 return self.tested(symbol, way, _combined(*[self.given(each) for each in (*flags, pattern)]), holds)
         raise Unguided
 
-    def of_items(self, node: ast.Call) -> Term:
-        """`all(p.age > 17 for p in X)`, for parts that are joined by `and`; `any(..)`."""
-        assert isinstance(node.func, ast.Name) and isinstance(node.args[0], ast.GeneratorExp)
-        name, element, (loop, *inner) = node.func.id, node.args[0].elt, node.args[0].generators
+    def of_items(self, element: ast.expr, loop: ast.comprehension) -> Term:
+        """`all(p.age > 17 for p in X)`, for parts that are joined by `and`."""
         owner = self.symbol(loop.iter)
-        if (
-            not isinstance(owner, PlaceSymbol)
-            or not isinstance(loop.target, ast.Name)
-            or inner
-            or loop.ifs
-            or loop.is_async
-        ):
+        if not isinstance(owner, PlaceSymbol) or not isinstance(loop.target, ast.Name) or loop.ifs or loop.is_async:
             raise Unguided
-        item = owner.step("each" if name == "all" else "some")
-        around = self.roots
+        item, around = owner.step("each"), self.roots
         self.roots = {**around, loop.target.id: item}
         try:
             found = self.term(element)
         finally:
             self.roots = around
-        if name == "any":
-            return found
-        # `all` of no items is true, whatever else the condition reads; and it does not distribute over `or`
+        # `all` of no items is true, whatever else the condition reads
         parts, size = found.terms if isinstance(found, And) else (found,), len(item.path)
         return And(tuple(part for part in parts if isinstance(part, Inside) and part.path[:size] == item.path))
 
