@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lmql_lite.errors import Span
 from lmql_lite.lang.lines import LEXEME, LINE_INDENT, LogicalLine, columns_of, line_at, string_end
 from lmql_lite.lang.nodes import ArgumentNode, Expression
-from lmql_lite.lang.sentences import Mistake, lowered, mistake, statement_mistake
+from lmql_lite.lang.sentences import Mistake, lowered, mistake, simple_mistake
 from lmql_lite.lang.source import Places, Problems, Source, places, span_of
 from lmql_lite.lang.terminals import NoPython
 
@@ -28,12 +28,6 @@ TOO_DEEP = Mistake(0, 0, "this is nested too deeply", "split it into several sta
 PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 
 ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
-FIELD = re.compile(r"(?<!\{)(?:\{\{)*\{([^{}]+)")
-"""Code in the braces of an f-string."""
-OCTAL = re.compile(r"\\[4-7][0-7]{2}")
-"""An octal escape beyond the last byte."""
-RUN_ON = re.compile(r"(?<=[\da-fA-F.jJ])(?:and|else|for|if|in|is|not|or)")
-"""A word right after a number, or inside a name."""
 ESCAPES = frozenset("\r\n\\'\"abfnrtvx01234567NuU")
 UNUSUAL = (*map(chr, range(1, 9)), *map(chr, range(14, 32)), "\x7f")
 NOT_A_BREAK = re.compile(r"[^\r\n]")
@@ -197,10 +191,10 @@ class PythonReader:
         first = place(given.blamed(error.lineno, error.offset))
         last = place(given.blamed(error.end_lineno, error.end_offset))
         line = line_at(lines, first)
-        start, above = line.start, lines[: lines.index(line) + 1]
+        start = line.start
         if "too many" in error.msg:
             self._add(TOO_DEEP, start, line.end)
-        elif found := statement_mistake(error.msg, above, first):
+        elif error.msg == "invalid syntax" and (found := simple_mistake(line.lexemes, first)):
             self._add(found, found.start, found.end)
         else:
             found = mistake(error.msg, self.text[start : line.end], max(first - start, 0), last - start)
@@ -228,11 +222,8 @@ def _blank(text: str) -> str:
 
 
 def parsed(code: str, name: str, mode: str) -> Any:
-    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character.
-
-    Raises SyntaxError also for `1if x` and for `"\\777"`, of which Python warns as well.
-    """
-    odd = _odd_escapes(code, 0, len(code)) if "\\" in code or RUN_ON.search(code) else []
+    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character."""
+    odd = _odd_escapes(code) if "\\" in code else []
     for stands_for in UNUSUAL if odd else ():
         characters = list(code)
         for at in odd:
@@ -264,31 +255,19 @@ def _text(node: ast.Constant) -> str:
     return node.value if isinstance(node.value, str) else ""
 
 
-def _odd_escapes(code: str, at: int, end: int) -> list[int]:
-    """Places of the backslashes in strings that begin no escape, in a part of the code."""
+def _odd_escapes(code: str) -> list[int]:
+    """Places of the backslashes in strings that begin no escape."""
     found: list[int] = []
-    while at < end and (match := LEXEME.match(code, at, end)):
+    at = 0
+    while at < len(code) and (match := LEXEME.match(code, at)):
         at = match.end()
-        if match["number"] and RUN_ON.search(match["number"]):
-            raise _refusal("a word follows a number at once", code, match.start("number"))
         if opening := match["string"]:
             start = match.start("string")
             at = string_end(code, start) or at
-            for field in FIELD.finditer(code, start, at) if "f" in opening.lower() else ():
-                _odd_escapes(code, *field.span(1))
             if "r" not in opening.lower():
                 escapes = ESCAPES - set("NuU") if "b" in opening.lower() else ESCAPES
-                for each in ESCAPE.finditer(code, start, at):
-                    if OCTAL.match(code, each.start()):
-                        raise _refusal("an octal escape is too large", code, each.start())
-                    if each[1][0] not in escapes:
-                        found.append(each.start())
+                found += [each.start() for each in ESCAPE.finditer(code, start, at) if each[1][0] not in escapes]
     return found
-
-
-def _refusal(message: str, code: str, at: int) -> SyntaxError:
-    line, column = code.count("\n", 0, at) + 1, at - code.rfind("\n", 0, at)
-    return SyntaxError(message, ("", line, column, None, line, column + 1))
 
 
 def _place(tree: ast.AST, lines: int, columns: int, first: int = 1) -> Any:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import keyword
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from lmql_lite.lang.keywords import CLAUSES, INLINE_CLAUSES
-from lmql_lite.lang.lines import Lexeme, Lexemes, LogicalLine, are_apart
-from lmql_lite.lang.terminals import COMPOUND, colon, is_assignment, is_op, is_word, strings_end
+from lmql_lite.lang.lines import Lexeme, Lexemes, are_apart
+from lmql_lite.lang.terminals import is_assignment, strings_end
 
 
 class Mistake(NamedTuple):
@@ -27,8 +26,6 @@ SAID_BETTER = (
     ("Maybe you meant '=='", "a single '=' does not compare", "write == to compare"),
     ("cannot assign to", "nothing can be assigned to this", None),
     ("codec can't decode", "an escape in this string is incomplete", r"write \\ for a plain backslash"),
-    ("a word follows a number", "a space is missing after this number", "put a space before the word"),
-    ("an octal escape", "an octal escape is at most \\377", "write it with u and four hexadecimal digits"),
     ("leading zeros", "a number cannot begin with 0", None),
     ("Exceeds the limit", "this number has too many digits", "write it in hexadecimal"),
     ("f-string", "this f-string cannot be read", "check what stands between its braces"),
@@ -50,24 +47,8 @@ MISTAKEN = {
 }
 """Operators of other languages, and what to write."""
 
-WORDED = {
-    **dict.fromkeys(("contains", "includes", "has"), 'write ".." in X'),
-    "AND": "write and",
-    "OR": "write or",
-    "NOT": "write not",
-}
-"""Words that are operators elsewhere, or in speech."""
-
-ORPHANS = ("elif", "else", "except", "finally", "case")
-"""Words that continue a block above them."""
-
 FIRST_WORD = re.compile(r"[^\W\d]\w*|[\d.]+|[-+*/%@&|^<>=!:~]+|\S")
 LAST_WORD = re.compile(r"(\w+|[^\w\s]+)\s*$")
-TORN_ESCAPE = re.compile(
-    r"(?<!\\)(?:\\\\)*(\\(?:x(?![0-9a-fA-F]{2})|u(?![0-9a-fA-F]{4})|U(?![0-9a-fA-F]{8})|N(?!\{[^}]+\})))"
-)
-"""Python names the string, not the place in it."""
-AN_OPERATOR = re.compile(r"""(?<=[\w)\]"'])\s+(\w+)(?=\s+[\w("'\[{-])""")
 DOUBLED = "&|=<>!"
 CURLED = "\u201c\u201d\u201e\u2018\u2019"
 """Quotes that word processors write."""
@@ -75,19 +56,12 @@ CURLED = "\u201c\u201d\u201e\u2018\u2019"
 
 def mistake(message: str, code: str, first: int, last: int) -> Mistake:
     """Mistake in a piece of Python; `first` and `last` are the offsets to which Python points."""
-    if "codec can't decode" in message and (torn := TORN_ESCAPE.search(code)):
-        first, last = torn.span(1)
     size = len(code.rstrip())
     if first >= size:
         sentence, hint = _at_end(message, code)
         return Mistake(max(size - 1, 0), size, sentence, hint)
     while first and code[first - 1] in DOUBLED and code[first] in DOUBLED:
         first -= 1  # Python points to the second half of `&&`
-    is_comma = "forgot a comma" in message
-    if is_comma or message == "invalid syntax":
-        begin = first if is_comma else 0
-        if found := _missing_operator(code[begin:]):
-            return Mistake(begin + found.start, begin + found.end, found.sentence, found.hint)
     sentence, hint = _sentence(message, code[first:])
     if sentence.startswith("'"):
         last = first + len(sentence.split("'")[1])
@@ -109,14 +83,6 @@ def said_by_compiler(message: str) -> tuple[str, str | None]:
     if ("outside" in message and "function" in message) or "at module level" in message:
         return f"'{word}' can stand only inside a function, and a query is not a function", None
     return lowered(message), None
-
-
-def _missing_operator(rest: str) -> Mistake | None:
-    """The word to blame where two operands meet; None where it is none that is known."""
-    for word in AN_OPERATOR.finditer(rest):
-        if word.group(1) in WORDED:
-            return Mistake(*word.span(1), f"'{word.group(1)}' is not an operator", WORDED[word.group(1)])
-    return None
 
 
 def _sentence(message: str, rest: str) -> tuple[str, str | None]:
@@ -146,53 +112,12 @@ def _at_end(message: str, code: str) -> tuple[str, str | None]:
 # Statements -----------------------------------------------------------------------------------------------------------
 
 
-def statement_mistake(message: str, lines: Sequence[LogicalLine], at: int) -> Mistake | None:
-    """Mistake in the last of these logical lines, in offsets of the source; None if Python's own sentence says as much.
-    Python points to the offset `at`."""
-    line = lines[-1]
-    lexemes = line.lexemes
-    first = lexemes[0]
-    if "expected 'except' or 'finally'" in message:
-        tries = (each for each in reversed(lines) if each.columns <= line.columns and is_word(each.lexemes, 0, "try"))
-        if found := next(tries, None):
-            sentence = "this 'try' has neither 'except' nor 'finally'"
-            return Mistake(found.start, found.lexemes[0].end, sentence, "write what happens after an exception")
-    if not any(part in message for part in ("invalid syntax", "expected ':'", "Did you mean to use", "block follows")):
-        return None
-    if first.text in ORPHANS and at == first.start:
-        sentence = f"this '{first.text}' continues no block above it"
-        return Mistake(first.start, first.end, sentence, "check its indentation")
-    if first.text == "import" and (late := next((each for each in lexemes if each.text == "from"), None)):
-        return Mistake(late.start, late.end, "'from' is not expected here", "write: from MODULE import NAME")
-    head = lexemes[1:] if first.text == "async" else lexemes
-    if head and head[0].text in (*COMPOUND, "case"):
-        return _head_mistake(head)
-    return simple_mistake(lexemes, at)
-
-
-def _head_mistake(head: Lexemes) -> Mistake | None:
-    """Mistake in the head of a block."""
-    word, last, at = head[0], head[-1], colon(head)
-    if word.text == "for" and not any(is_word([each], 0, "in") and not each.depth for each in head):
-        return Mistake(word.start, word.end, "this 'for' has no 'in'", "write: for NAME in VALUES:")
-    if at is None:
-        return Mistake(last.start, last.end, f"the ':' after this '{word.text}' is missing", "end the line with ':'")
-    if at > 1 and word.text in ("else", "try", "finally"):
-        hint = "write elif for another condition" if word.text == "else" else "begin a new line"
-        return Mistake(head[1].start, head[1].end, f"nothing can stand between '{word.text}' and ':'", hint)
-    return None
-
-
 def simple_mistake(lexemes: Lexemes, at: int) -> Mistake | None:
     """Mistake at the beginning of a statement, or after its first string, at the offset `at`."""
     first, after = lexemes[0], strings_end(lexemes, 0)
     following = lexemes[after] if after < len(lexemes) else None
     if after and following and at == following.start:
         return _after_string(lexemes[after - 1], following)
-    if first.text == "{" and is_op(lexemes, 1, ":"):
-        role = lexemes[2].text if len(lexemes) > 2 and lexemes[2].kind == "name" else "user"
-        hint = f'write it at the beginning of the string: "{{:{role}}}..."'
-        return Mistake(first.start, first.end, "a role tag stands inside a prompt string", hint)
     if len(lexemes) < 2 or first.kind != "name" or not are_apart(first, lexemes[1]):
         return None
     if close := difflib.get_close_matches(first.text.lower(), CLAUSES, 1, 0.7):
