@@ -126,33 +126,14 @@ _INSTEAD = {
     "CachingLM": "CachingModel(model, path) wraps a model",
     "CachingLMM": "CachingModel(model, path) wraps a model",
     "EncoderCache": "it is in lmql_lite.cache.encoder",
-    "F": "compile(...) gives a query that is run as often as you like",
     "Instance": "a request to a ResponseCache is a Request",
-    "KVCacheConfig": "it is in lmql_lite.cache.kv.config",
     "KVCacheEngine": "it is in lmql_lite.cache.kv.engine",
-    "KVCacheEngineBuilder": "KVCacheEngine(config, metadata) makes an engine: keep it",
-    "LLM": "model(...) gives a model; runs, generate() and score() take model=",
     "LMCacheEngine": "KVCacheEngine in lmql_lite.cache.kv.engine does that job",
-    "LMQLResult": "a run gives a Result",
-    "QueryBuilder": "compile(...) takes any text",
     "SimpleLRUCache": "it is in lmql_lite.cache.kv.block_reuse",
-    "certificate": 'a run takes trace="run.json"',
-    "default_model": "configure(model=...) names the model of all runs that name none",
-    "inline_use": "a hole calls functions: [argmax(tools=[f, g]) X]",
-    "load": "compile(Path(...)) reads a file",
-    "main": "compile(...) gives a query with run()",
     "merge_dynamic_caches": "it is in lmql_lite.cache.kv.block_reuse",
     "merge_responses": "it is in lmql_lite.cache.responses.older",
-    "ops": "a condition of your own is a Python function of the hole, in `where`",
-    "run_file": "run(Path(...)) takes a file",
-    "serve": "model('openai/NAME', base_url=...) talks to any compatible server",
-    "set_default_model": "configure(model=...) names the model of all runs that name none",
-    "silent": "nothing is printed; stream() gives every event of a run",
-    "stream": "a query has stream(), which gives every event of a run",
-    "tokenizer": "len(TOKENS(X)) counts tokens in `where`, and result.tokens has each",
-    "traced": 'a run takes trace="run.json"',
 }
-"""Names of LMQL, lmms-eval, LMCache and Mellea, and what to write instead."""
+"""Names of lmms-eval, LMCache and Mellea, and what to write instead."""
 
 
 def __getattr__(name: str) -> Any:

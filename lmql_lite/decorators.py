@@ -32,7 +32,7 @@ from lmql_lite.errors import QueryError, did_you_mean
 from lmql_lite.lang.docstrings import docstring
 from lmql_lite.lang.keywords import BLOCK, DATES, MEDIA, MODULES
 from lmql_lite.lang.query import parse
-from lmql_lite.options import INSTEAD, OPTIONS, STEERED
+from lmql_lite.options import INSTEAD, OPTIONS
 from lmql_lite.program.compiler import compile as compile_program
 from lmql_lite.program.ops import QUERIES
 
@@ -332,7 +332,7 @@ def _closure(function: FunctionType) -> dict[str, Any]:
 def _known(names: Iterable[str], sentence: str) -> None:
     for name in names:
         if name not in OPTIONS:
-            meant = INSTEAD.get(name) or STEERED.get(name) or did_you_mean(name, OPTIONS)
+            meant = INSTEAD.get(name) or did_you_mean(name, OPTIONS)
             raise TypeError(f"{sentence} called {name!r}" + (f": {meant}" if meant else ""))
 
 

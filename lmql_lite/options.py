@@ -382,16 +382,11 @@ INSTEAD: Mapping[str, str] = {
 }
 """Options of LMQL that do not exist here, and what to write instead."""
 
-STEERED: Mapping[str, str] = {
-    **dict.fromkeys(("chunksize", "openai_chunksize"), "a request ends when its answer is no longer used"),
-    **dict.fromkeys(("verbose", "chatty_openai"), "the library prints nothing; stream() yields every step"),
-    **dict.fromkeys(("stats", "performance_stats"), "every result has its usage"),
-    "chunk_timeout": 'model("openai/NAME", timeout=...) limits the silence of a server',
-    "openai_nonstop": "stop phrases are sent if the server reports which of them it met",
-    "show_speculative": "speculate=False turns guesses off; lq run --usage counts them",
-    "dump_compiled_code": "a query is not compiled to Python; lq run --dry-run shows what it does",
-}
-"""Options of LMQL that changed no answer: they are ignored with a notice that says why."""
+STEERED = (
+    *("chunksize", "openai_chunksize", "verbose", "chatty_openai", "stats", "performance_stats", "chunk_timeout"),
+    *("openai_nonstop", "show_speculative", "dump_compiled_code"),
+)
+"""Options of LMQL that changed no answer: they are ignored with a notice."""
 
 # How a token is chosen -------------------------------------------------------------------------------------------
 

@@ -186,7 +186,7 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
     """Settings from a user's options. Raises InputError, with the place of a wrong option if it is known."""
     spans, given = spans or {}, {name: value for name, value in values.items() if value is not None}
     left_out = [name for name in given if name in STEERED]
-    notices = tuple(f"the option {name} is ignored: {STEERED[name]}" for name in left_out)
+    notices = tuple(f"the option {name} is ignored: it changed no answer" for name in left_out)
     given = {name: value for name, value in given.items() if name not in left_out}
     trace = _trace(given.pop("trace")) if "trace" in given else None
     decoder = given.get("decoder")

@@ -142,33 +142,9 @@ def tables() -> str:
     for name in OPTIONS:
         one = made(name)
         data, memo = one.parser.memo_serialize([TerminalDef, Rule])
-        number = _number_states(data["parser"]["parser"])
-        rows = sorted((number[state], terminal, row) for (state, terminal), row in one.misfits.items())
+        rows = [(state, terminal, row) for (state, terminal), row in one.misfits.items()]
         found[name] = {"parser": {"data": data, "memo": memo}, "misfits": rows}
-    return json.dumps(found, separators=(",", ":"), sort_keys=True)
-
-
-def _number_states(table: dict[str, Any]) -> Mapping[int, int]:
-    """Number terminals by their names and states by the way to them, so that two builds store equal bytes: Lark takes
-    them from sets. Returns the new numbers of the states."""
-    tokens = {name: old for old, name in table["tokens"].items()}
-    states = [table["start_states"][start] for start in sorted(table["start_states"])]
-    for state in states:
-        steps = [table["states"][state].get(tokens[name], (1, 0)) for name in sorted(tokens)]
-        states += dict.fromkeys(after for is_reduced, after in steps if not is_reduced and after not in states)
-    number = {state: at for at, state in enumerate(states)}
-    table["tokens"] = dict(enumerate(sorted(tokens)))
-    names = {tokens[name]: at for at, name in table["tokens"].items()}
-    table["states"] = {
-        number[state]: {
-            names[token]: (is_reduced, after if is_reduced else number[after])
-            for token, (is_reduced, after) in table["states"][state].items()
-        }
-        for state in states
-    }
-    for ends in ("start_states", "end_states"):
-        table[ends] = {start: number[state] for start, state in table[ends].items()}
-    return number
+    return json.dumps(found, separators=(",", ":"))
 
 
 @cache

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from lmql_lite.errors import QueryError, Span, did_you_mean
+from lmql_lite.errors import QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import Embedded, FreeName, moved, offers, read
 from lmql_lite.lang.keywords import (
@@ -20,8 +20,6 @@ from lmql_lite.lang.keywords import (
     DECODERS,
     GONE,
     MEDIA,
-    NOT_OF_LMQL,
-    OF_LMQL,
     PROVIDED,
     STOPS,
     TYPES,
@@ -99,7 +97,6 @@ class _Check:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self._span(star), hint)
         self._functions()
-        self._imports()
         self._globals()
         for where in self.wheres:
             self._where(where)
@@ -183,28 +180,6 @@ class _Check:
                 if name not in self.bound and name not in self.holes:
                     message = f"'global' names a variable of the query, and the query assigns no '{name}'"
                     self.problems.add(message, span, f"assign it before the function: {name} = ...; {hint}")
-
-    def _imports(self) -> None:
-        """Check imports of LMQL's own modules, some of which exist here."""
-        for node in self.nodes:
-            match node:
-                case ast.Import(aliases):
-                    found = [(alias.name, "*") for alias in aliases]
-                case ast.ImportFrom(str(module), aliases, level=0):
-                    found = [(module, alias.name) for alias in aliases]
-                case _:
-                    continue
-            for module, name in found:
-                names = OF_LMQL.get(module)
-                if module.partition(".")[0] != "lmql":
-                    continue
-                if names is None:
-                    hint = NOT_OF_LMQL.get(module.split(".")[1]) or did_you_mean(module, OF_LMQL)
-                    self.problems.add(f"{module} is not here", self._span(node), hint)
-                elif module != "lmql" and name not in (*names, "*") and f"{module}.{name}" not in OF_LMQL:
-                    known = f"there are {', '.join(names)}" if names else None
-                    hint = did_you_mean(name, names) or known
-                    self.problems.add(f"{module}.{name} is not here", self._span(node), hint)
 
     def _inner(self, query: Embedded) -> Scope | None:
         """The names of a query inside this one."""

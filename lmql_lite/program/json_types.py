@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -297,7 +296,6 @@ def says_all(core: Any) -> bool:
 
 
 _UNSIGNED = r"(0|[1-9][0-9]*)(\.[0-9]+)?"
-COMPLEX = rf"^-?{_UNSIGNED}[+-]{_UNSIGNED}j$"
 KEYS: Mapping[str, str] = {
     "integer": "^(0|-?[1-9][0-9]*)$",
     "number": f"^-?{_UNSIGNED}$",
@@ -337,18 +335,8 @@ def _offset(schema: Mapping[str, Any]) -> str:
     return OFFSETS.get(schema.get("tz_constraint"), OFFSETS[None])
 
 
-def _of_schemes(found: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a URL that has one of some schemes."""
-    schemes = schema.get("allowed_schemes")
-    if not schemes:
-        return found
-    either = "|".join(map(re.escape, schemes))
-    rest = {key: value for key, value in found.items() if key != "format"}
-    return {**rest, **_whole(f"({either})://{formats.URI_CHARACTERS}")}
-
-
 def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
-    """Generator of JSON Schemas that also describe the keys of a dict and the spelling of a complex number. Other
+    """Generator of JSON Schemas that also describe the keys of a dict. Other
     checks, such as bounds of a key, are left to pydantic.
 
     With `cores`, it collects the core schemas, and lists in each schema their numbers under MARK.
@@ -410,12 +398,6 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
             found = super().timedelta_schema(schema)
             return _whole(DURATION) if found.get("type") == "string" else found
 
-        def url_schema(self, schema: core_schema.UrlSchema) -> dict[str, Any]:
-            return _of_schemes(super().url_schema(schema), schema)
-
-        def multi_host_url_schema(self, schema: core_schema.MultiHostUrlSchema) -> dict[str, Any]:
-            return _of_schemes(super().multi_host_url_schema(schema), schema)
-
         def uuid_schema(self, schema: core_schema.UuidSchema) -> dict[str, Any]:
             version = schema.get("version")
             if version is None:
@@ -429,9 +411,6 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
                 _whole(f"-?{_UNSIGNED}") if each.get("type") == "string" else each for each in found.get("anyOf", ())
             ]
             return {**found, "anyOf": arms} if arms else found
-
-        def complex_schema(self, schema: core_schema.ComplexSchema) -> dict[str, Any]:
-            return {**super().complex_schema(schema), "pattern": COMPLEX}
 
         def json_schema(self, schema: core_schema.JsonSchema) -> dict[str, Any]:
             raise PydanticInvalidForJsonSchema(

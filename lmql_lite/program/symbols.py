@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
 from itertools import groupby
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -78,8 +77,6 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 """Maps symbols of Python's comparisons to their functions."""
 MEANINGFUL = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
 """Flags that affect the matches of a pattern."""
-WHOLE_TEXT = 200
-"""Most characters of `text` in `X in text`, because every part of it is an option."""
 MAX_LENGTH = 64
 """Most characters that STOPS_BEFORE can hold back because they may still be cut."""
 LISTED = 100_000
@@ -336,13 +333,18 @@ class TextSymbol(Symbol):
         found = literally(text)
         if self.case is not None:
             spellings = [
-                _spellings(self.case).get(each, "") + each * (getattr(each, self.case)() == each) for each in text
+                [other for other in dict.fromkeys((each, each.lower(), each.upper())) if self._becomes(other, each)]
+                for each in text
             ]
             if not all(spellings):
                 return None
-            found = "".join(f"[{literally(each)}]" for each in spellings)
+            found = "".join(f"[{literally(''.join(each))}]" for each in spellings)
         # a space at the edge is kept only beside another character
         return f"{NO_SPACE}{ANY}" * begins + found + f"{ANY}{NO_SPACE}" * ends
+
+    def _becomes(self, character: str, wanted: str) -> bool:
+        is_one = len(character) == 1 and character != "Σ"  # two characters are its lower case
+        return is_one and getattr(character, self.case or "lower")() == wanted
 
 
 PLAIN = TextSymbol()
@@ -374,16 +376,12 @@ def _texts(values: Iterable[Any], sentence: str, hint: str) -> list[str]:
 
 
 def _several(value: Any) -> Iterable[Any]:
-    """Items that may be found `in` a value: those of a collection, or the parts of a text."""
-    if not isinstance(value, str):
-        if isinstance(value, Iterable):
-            return value
-        raise wrong("the options of a hole are a list, set or other collection of texts", value, 'X in ["yes", "no"]')
-    if len(value) > WHOLE_TEXT:
-        sentence = f"a hole can be a part of a text of up to {WHOLE_TEXT} characters; this one has {len(value):,}"
-        raise ConstraintError(sentence, hint="to choose among texts, put them into a list")
-    ends = range(len(value) + 1)
-    return [value[start:end] for start in ends for end in ends[start:]]
+    """Items that may be found `in` a value. Those of a text are its parts, which Python judges."""
+    if isinstance(value, str):
+        raise Unguided
+    if isinstance(value, Iterable):
+        return value
+    raise wrong("the options of a hole are a list, set or other collection of texts", value, 'X in ["yes", "no"]')
 
 
 def _fits(way: Way, value: Any) -> Term:
@@ -420,17 +418,6 @@ def _stop(inclusive: bool, value: Any) -> Stop:
         sentence = "a stop is a text that is not empty, or what re.compile makes of one"
         raise wrong(sentence, value, 'STOPS_AT(X, [".", re.compile(r"\\s+")])')
     return Stop(encode(value), inclusive)
-
-
-@cache
-def _spellings(case: str) -> Mapping[str, str]:
-    """Maps each character to the others that a method turns into it, wherever they stand."""
-    found: dict[str, str] = {}
-    for character in map(chr, range(0x1F000)):
-        made = getattr(character, case)()
-        if made != character and len(made) == 1 and character != "Σ":  # two characters are its lower case
-            found[made] = found.get(made, "") + character
-    return found
 
 
 # Lengths and numbers -------------------------------------------------------------------------------------------------
@@ -502,15 +489,14 @@ class WholeSymbol(Symbol):
 
 @dataclass(frozen=True, slots=True)
 class CountSymbol(WholeSymbol):
-    """`len(X)`, `len(WORDS(X))`, `X.count("a")`: the number of a unit, and some `more`."""
+    """`len(X)`, `len(WORDS(X))`, `X.count("a")`: the number of a unit."""
 
     unit: Unit
-    more: int = 0
 
     def holding(self, relation: str, value: Any) -> Term:
         lengths: list[tuple[int, int | None]] = []
         for low, high in self.bounds(relation, value):
-            least, most = max((low or 0) - self.more, 0), high if high is None else high - self.more
+            least, most = max(low or 0, 0), high
             if lengths and lengths[-1][1] == least - 1:
                 lengths[-1] = lengths[-1][0], most
             elif most is None or least <= most:
@@ -523,7 +509,9 @@ def _occurrences(phrase: Any) -> CountSymbol:
     if phrase is UNKNOWN:
         return CountSymbol("characters")
     data = _texts([phrase], "count() takes a text", "a text has quotes")[0].encode()
-    return CountSymbol(Occurrences(data)) if data else CountSymbol("characters", 1)
+    if not data:
+        raise Unguided
+    return CountSymbol(Occurrences(data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,13 +157,6 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 
 WORDLESS = {"type", "title", "description", "examples", "default"}
 """Keys of a JSON Schema that narrow nothing."""
-LAST_DOLLAR = re.compile(r"(?<!\\)((?:\\\\)*)\$$")
-"""A `$` at the end: only the end of the text for pydantic, also the place before a last line break for Python."""
-MULTILINE = re.compile(r"\(\?[a-zA-Z]*m")
-ANOTHER_CLASS = re.compile(r"\[.*(?:\[|&&|--|~~)")
-"""Classes that pydantic reads as several."""
-
-
 BOUNDS: Mapping[str, str] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -195,16 +188,11 @@ def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextTy
 
 
 def _searched(pattern: str, span: Span) -> list[Term]:
-    """Terms of a pattern that pydantic searches for; empty if Python would read it differently."""
-    if ANOTHER_CLASS.search(pattern):
-        return []
-    if not MULTILINE.search(pattern):
-        pattern = LAST_DOLLAR.sub(r"\1\\Z", pattern)
+    """Terms of a pattern that pydantic searches for; empty if Python cannot follow it."""
     try:
-        delimits = program(pattern, 0, "search").anchored
+        return [Matches(pattern, 0, program(pattern, 0, "search").anchored, "search", span)]
     except UnsupportedPattern:
         return []
-    return [Matches(pattern, 0, delimits, "search", span)]
 
 
 def _next(bound: int | None, step: int) -> int | None:

@@ -40,7 +40,7 @@ def test_every_option_of_LMQL_that_is_not_ours_says_what_to_write(name: str) -> 
 @pytest.mark.parametrize("name", sorted(STEERED))
 def test_every_option_of_LMQL_that_only_steered_requests_is_left_out_with_a_notice(name: str) -> None:
     result = lq.run_sync(f'argmax({name}=1)\n    "Say:[X]"', model=lq.ScriptedModel("Say: hi"))
-    assert result.notices == (f"the option {name} is ignored: {STEERED[name]}",)
+    assert result.notices == (f"the option {name} is ignored: it changed no answer",)
     assert checked({name: 1}).given == {}
 
 

@@ -107,10 +107,8 @@ def test_there_are_no_conflicts_and_every_terminal_is_used(name, monkeypatch):
 
 
 def test_stored_tables_are_those_of_the_grammars(tmp_path, monkeypatch):
-    """Stored tables parse as made ones, are the same in every process, and are not read for another grammar."""
+    """Stored tables parse as made ones, and are not read for another grammar."""
     (tmp_path / "tables.json").write_text(tables(), "utf-8")
-    program = "import lmql_lite.lang.grammar as grammar; print(grammar.tables(), end='')"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == tables()
     homes = {"tables.json": tmp_path / "tables.json"}
     monkeypatch.setattr(
         "lmql_lite.lang.grammar.asset", lambda folder, name: homes.get(name) or asset(folder, name), raising=True

@@ -55,11 +55,6 @@ def test_a_pattern_of_the_whole_text_ends_it(text: str, ends: bool) -> None:
     assert is_closed(term(text)) == ends
 
 
-def test_a_part_of_a_text_is_any_part() -> None:
-    """As in Python."""
-    assert term("X in 'aba'") == Choice((b"", b"a", b"ab", b"aba", b"b", b"ba"))
-
-
 def test_a_search_for_a_phrase_says_what_containing_it_says() -> None:
     for value in TEXTS:
         assert satisfies(term("re.search('aB', X)"), value.encode()) == satisfies(contains(b"aB"), value.encode())
