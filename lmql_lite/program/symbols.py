@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal
 from lmql_lite.constraints import formats
 from lmql_lite.constraints.pattern import UnsupportedPattern, check_stop, literally, program
 from lmql_lite.constraints.terms import (
-    SPACES,
     UNITS,
     And,
     Begins,
@@ -82,7 +81,7 @@ MAX_LENGTH = 64
 LISTED = 100_000
 """Most numbers that are listed in memory."""
 NOWHERE = Span("", "", 0, 0)
-ANY, SPACE, NO_SPACE = "(?s:.*)", f"[{literally(''.join(SPACES))}]", f"[^{literally(''.join(SPACES))}]"
+ANY = "(?s:.*)"
 
 
 INSTEAD: Mapping[str, str] = {
@@ -166,7 +165,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class TextSymbol(Symbol):
-    """`X`, `X.strip().lower()`.
+    """`X`, `X.lower()`.
 
     `typed` is the symbol of its value, if its type has values of its own. With a `kind`, it is both a text and a number
     (S20). If it `is_made` by a query or a decorator, its value need not be text.
@@ -175,18 +174,12 @@ class TextSymbol(Symbol):
     typed: Symbol | None = None
     kind: Kind | None = None
     case: str | None = None
-    left: bool = False
-    right: bool = False
     is_made: bool = False
 
     @property
     def is_text(self) -> bool:
         """True if its value is certainly text."""
         return not (self.typed or self.kind or self.is_made)
-
-    @property
-    def is_plain(self) -> bool:
-        return not (self.case or self.left or self.right)
 
     def _compared(self, relation: str, value: Any = UNKNOWN) -> Symbol | None:
         """Symbol of the value, where that is compared and not the text."""
@@ -199,11 +192,8 @@ class TextSymbol(Symbol):
     def knows(self, relation: str) -> bool:
         if relation in ORDER:
             return self._compared(relation) is not None
-        if relation == "contains":
-            return not (self.left or self.right)
-        return relation in (*EQUALITY, "startswith", "endswith") or (
-            self.is_plain and relation in (*WAYS, *RELATIONS.values())
-        )
+        methods = (*EQUALITY, "contains", "startswith", "endswith")
+        return relation in methods or (not self.case and relation in (*WAYS, *RELATIONS.values()))
 
     def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         if compared := self._compared(relation, value):
@@ -237,7 +227,7 @@ class TextSymbol(Symbol):
 
     def attribute(self, name: str) -> Symbol:
         self.refuse_unknown(name)
-        if self.typed is None or not self.is_plain:
+        if self.typed is None or self.case:
             raise Unguided
         return self.typed.attribute(name)
 
@@ -256,10 +246,7 @@ class TextSymbol(Symbol):
         match name, given:
             case "lower" | "upper", () if self.case in (None, name):
                 return replace(self, case=name, kind=None, typed=None)
-            case "strip" | "lstrip" | "rstrip", ():
-                left, right = self.left or name != "rstrip", self.right or name != "lstrip"
-                return replace(self, left=left, right=right, kind=None, typed=None)
-            case _ if not self.is_plain:
+            case _ if self.case:
                 raise Unguided
             case name, () if name in formats.METHODS:
                 return formats.method(name, NOWHERE)
@@ -270,20 +257,14 @@ class TextSymbol(Symbol):
         raise Unguided
 
     def length(self) -> Symbol:
-        if not self.is_plain:
+        if self.case:
             raise Unguided
         return CountSymbol("characters")
 
     def number(self, kind: Kind) -> Symbol:
-        if not self.is_plain:
+        if self.case:
             raise Unguided
         return NumberSymbol(kind)
-
-    def item(self, key: Any) -> Symbol:
-        for each in (key.start, key.stop) if isinstance(key, slice) else (key,):
-            if not isinstance(each, int | UnknownValue | None):
-                raise wrong("a place in a text is a whole number", each)
-        return SliceSymbol(0 if not isinstance(key, int) else key + 1 if key >= 0 else -key)
 
     def _one_of(self, values: Iterable[Any]) -> Term:
         """Term of several options, which may also be numbers if the hole has a kind of number."""
@@ -313,34 +294,24 @@ class TextSymbol(Symbol):
 
     def _standing(self, texts: list[str], *, at_start: bool, at_end: bool) -> Term:
         """The texts that, once changed, begin with one of these, end with it, are it or contain it."""
-        if self.is_plain:
+        if self.case is None:
             data = tuple(text.encode() for text in texts)
             if at_start and at_end:
                 return Choice(data)
             return Begins(data) if at_start else Ends(data) if at_end else contains(data[0])
-        spelled = [each for text in texts if (each := self._spelled(text, at_start, at_end)) is not None]
+        spelled = [each for text in texts if (each := self._spelled(text)) is not None]
         if not spelled:
             return Constant(False)
-        before = ANY if not at_start else f"{SPACE}*" if self.left else ""
-        after = ANY if not at_end else f"{SPACE}*" if self.right else ""
+        before, after = ANY * (not at_start), ANY * (not at_end)
         return matches(f"{before}(?:{'|'.join(spelled)}){after}", delimits=at_start and at_end)
 
-    def _spelled(self, text: str, at_start: bool, at_end: bool) -> str | None:
+    def _spelled(self, text: str) -> str | None:
         """Pattern of the texts that become this one character by character; None if there are none."""
-        begins, ends = self.left and text[:1].isspace(), self.right and text[-1:].isspace()
-        if (begins and at_start) or (ends and at_end):
-            return None
-        found = literally(text)
-        if self.case is not None:
-            spellings = [
-                [other for other in dict.fromkeys((each, each.lower(), each.upper())) if self._becomes(other, each)]
-                for each in text
-            ]
-            if not all(spellings):
-                return None
-            found = "".join(f"[{literally(''.join(each))}]" for each in spellings)
-        # a space at the edge is kept only beside another character
-        return f"{NO_SPACE}{ANY}" * begins + found + f"{ANY}{NO_SPACE}" * ends
+        spellings = [
+            "".join(other for other in dict.fromkeys((each, each.lower(), each.upper())) if self._becomes(other, each))
+            for each in text
+        ]
+        return "".join(f"[{literally(each)}]" for each in spellings) if all(spellings) else None
 
     def _becomes(self, character: str, wanted: str) -> bool:
         is_one = len(character) == 1 and character != "Σ"  # two characters are its lower case
@@ -570,32 +541,6 @@ class NumberSymbol(WholeSymbol):
 # Values that Python compares -----------------------------------------------------------------------------------------
 
 
-class JudgedSymbol(Symbol):
-    """A value that Python compares, such as a FLOAT as a number or as a text. What it is compared with is checked."""
-
-    relations: ClassVar[tuple[str, ...]] = EQUALITY
-
-    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
-        return False
-
-    def opposite(self, term: Term) -> Term:
-        return term
-
-    def holding(self, relation: str, value: Any) -> Term:
-        return Constant(True)
-
-
-@dataclass(frozen=True, slots=True)
-class SliceSymbol(JudgedSymbol):
-    """`X[0]`, `X[:2]`, of texts with `least` characters or more. Python compares it, but with texts only."""
-
-    least: int
-
-    def holding(self, relation: str, value: Any) -> Term:
-        _texts([value] if relation == "==" else _several(value), "a part of a hole is a text", "a text has quotes")
-        return Length(self.least, None) if self.least else Constant(True)
-
-
 WITHOUT_ZONE = {"time": formats.CLOCK, "datetime": f"[-0-9]{{10}}(?:[T ]{formats.CLOCK})?"}
 """Patterns of times and datetimes that have no time zone."""
 
@@ -604,8 +549,8 @@ MOMENTS: Mapping[str, Any] = {"date": datetime.date, "datetime": datetime.dateti
 
 
 @dataclass(frozen=True, slots=True)
-class MomentSymbol(JudgedSymbol):
-    """A date, a datetime or a time."""
+class MomentSymbol(Symbol):
+    """A date, a datetime or a time, which Python compares."""
 
     kind: Literal["date", "datetime", "time"]
     relations = COMPARISONS
@@ -625,6 +570,9 @@ class MomentSymbol(JudgedSymbol):
         if pattern := pattern_of_days(relation, value):
             terms.append(Matches(pattern))
         return And(tuple(terms)) if terms else Constant(True)
+
+    def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
+        return False
 
     def opposite(self, term: Term) -> Term:
         return Constant(True)
