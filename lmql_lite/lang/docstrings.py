@@ -40,7 +40,7 @@ def docstring(function: FunctionType) -> Source:
         source = "if True:\n" * is_indented + "".join(lines)
         body = parsed(source, name, "exec").body
     except (OSError, SyntaxError):  # no file: text that was given to exec
-        return _without_file(_query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno))
+        return _query_text(function, name, function.__doc__ or "", function.__code__.co_firstlineno)
     definition = body[0].body[0] if isinstance(body[0], ast.If) else body[0]
     ast.increment_lineno(definition, first_line - 1 - is_indented)
     text = "".join(lines)
@@ -49,8 +49,7 @@ def docstring(function: FunctionType) -> Source:
         return _query_text(function, name, "", first_line)
     if code := _code_after(definition):
         raise QueryError(NEVER.format(function.__name__), span=span_of(code, whole), hint=INSIDE)
-    text = _without_margin(place.source, definition.body[0].col_offset)
-    return _query_text(function, name, text, place.line)
+    return _query_text(function, name, place.source, place.line)
 
 
 def _code_after(function: Function) -> ast.stmt | None:
@@ -63,36 +62,12 @@ def _code_after(function: Function) -> ast.stmt | None:
     return None
 
 
-def _without_margin(text: str, margin: int) -> str:
-    """The text; if it begins on the line of its quotes, its other lines lose the indentation of that line."""
-    first, *others = text.splitlines(keepends=True) or [""]
-    if not first.strip() or first.strip() in MARKS:
-        return text
-    return first.lstrip() + "".join(line[margin:] if line[:margin].isspace() else line for line in others)
-
-
-def _without_file(source: Source) -> Source:
-    """A query known only by its docstring's value. Raises QueryError if it cannot be read."""
-    try:
-        parse(source)
-    except QueryError as error:
-        sentence = f"no file holds this function, so that a \\n in its docstring is a line end here: {error.message}"
-        hint = 'write r before the docstring (r"""), or define the function in a file'
-        raise QueryError(sentence, span=error.span, hint=hint, others=error.others) from None
-    return source
-
-
 def _query_text(function: FunctionType, name: str, text: str, first_line: int) -> Source:
-    marker, _, rest = text.partition("\n")
-    mark, backslash, _ = marker.strip().partition("\\n")
-    if mark in MARKS and backslash:
-        raise QueryError(
-            f"the docstring of {function.__name__} is read as it is written in the file, where \\n is two characters",
-            span=Source(name, text, first_line).span(0, len(marker)),
-            hint="write it over several lines, in triple quotes",
-        )
-    if marker.strip() in MARKS:
+    first, newline, rest = text.partition("\n")
+    if first.strip() in MARKS:
         return Source(name, textwrap.dedent(rest).rstrip(" "), first_line + 1)
+    if first.strip():  # it begins on the line of its quotes
+        return Source(name, f"{first.lstrip()}{newline}{textwrap.dedent(rest)}".rstrip(" "), first_line)
     if not text.strip():
         raise QueryError(
             f"{function.__name__} has no docstring with a query",

@@ -1,7 +1,6 @@
-"""From text to logical lines of lexemes, split as Python does, but going on after a mistake.
+"""From text to logical lines of lexemes, split as Python does, up to an unclosed quote or bracket.
 
-Python's own `tokenize` ends at the first error and differs between versions; this one reports an unclosed quote or
-bracket, leaves the line out and resumes at the next line that can be trusted.
+Python's own `tokenize` differs between versions.
 """
 
 from __future__ import annotations
@@ -137,18 +136,18 @@ class Scanner:
     position: int = 0
 
     def lines(self) -> list[LogicalLine]:
-        """The lines that can be read. The others are problems."""
+        """The lines up to one that cannot be read, which is a problem."""
         text, size = self.source.text, len(self.source.text)
         lines: list[LogicalLine] = []
-        while self.position < size and not self.problems.enough:
+        while self.position < size:
             begin = self.position
             self.position = _indent_end(text, begin)
             line = LogicalLine(begin, columns_of(text[begin : self.position]))
             if broken := self._logical_line(line):
                 start, end = broken.lexeme.start, broken.lexeme.end
                 self.problems.add(broken.sentence, self.source.span(start, end), broken.hint)
-                self.position = self._resume(line, broken.lexeme)
-            elif line.lexemes:
+                break
+            if line.lexemes:
                 lines.append(line)
         return lines
 
@@ -203,19 +202,6 @@ class Scanner:
             sentence = f"'{closer.text}' does not close the '{each.text}'{place}"
             return Broken(closer, sentence, f"'{CLOSER_OF[each.text]}' would")
         return Broken(closer, f"'{closer.text}' closes nothing", "remove it, or add what it should close")
-
-    def _resume(self, line: LogicalLine, after: Lexeme) -> int:
-        """The first line after a lexeme that is not deeper than the broken one, nor only closes its brackets."""
-        text, size = self.source.text, len(self.source.text)
-        if after.text.endswith(('"""', "'''")):
-            return size
-        position = text.find("\n", after.start) + 1 or size
-        while position < size:
-            start = _indent_end(text, position)
-            if text[start : start + 1] not in "\r\n#)]}" and columns_of(text[position:start]) <= line.columns:
-                return position
-            position = text.find("\n", position) + 1 or size
-        return position
 
 
 def _unclosed_string(opening: Lexeme) -> Broken:

@@ -23,9 +23,9 @@ def lint(query: nodes.QueryNode, scope: Scope) -> tuple[LmqlLiteError, ...]:
     source = Source(query.span.name, query.span.text, query.span.first_line)
     functions = (scope.builtins.union(CONSTRAINTS)) - scope.locals.union(scope.holes)
     for where in (*(prompt.where for prompt in query.prompts.values()), query.where):
-        for node, around in _parts(where.tree.body, where.tree.body) if where else ():
+        for node in _parts(where.tree.body) if where else ():
             span = span_of(node, query.span)
-            sentence, hint = _always(node, span.source, around, functions)
+            sentence, hint = _always(node, span.source, functions)
             if sentence:
                 problems.add(sentence, span, hint)
     return (*unseen(source), *problems.found())
@@ -41,39 +41,28 @@ def unseen(source: Source) -> tuple[LmqlLiteError, ...]:
     return problems.found()
 
 
-def _parts(node: ast.expr, around: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Conditions that are not made of others, each with the `and`, `or` or `not` around it."""
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """Conditions that are not made of others."""
     match node:
         case ast.BoolOp(_, parts):
             for part in parts:
-                yield from _parts(part, node)
+                yield from _parts(part)
         case ast.UnaryOp(ast.Not(), part):
-            yield from _parts(part, node)
+            yield from _parts(part)
         case _:
-            yield node, around
+            yield node
 
 
-def _always(node: ast.expr, shown: str, around: ast.expr, functions: frozenset[str]) -> tuple[str, str]:
+def _always(node: ast.expr, shown: str, functions: frozenset[str]) -> tuple[str, str]:
     """Sentence and hint for a condition that is always true or always false; empty for any other."""
     match node:
         case ast.Constant(value) if value is not Ellipsis:
-            return f"`{shown}` alone is always {'true' if value else 'false'}", _comparison(shown, around)
-        case ast.List(items) | ast.Set(items) | ast.Tuple(items):
-            sentence = f"a list is always {'true' if items else 'false'}, whatever stands in it"
-            return sentence, "join conditions with and, or"
-        case ast.Dict() | ast.Lambda() | ast.JoinedStr() | ast.GeneratorExp():
-            return "this is not a condition: it is always true", "compare it with something"
+            hint = f"write X == {shown}" if isinstance(value, str) else "remove it, or compare it with something"
+            return f"`{shown}` alone is always {'true' if value else 'false'}", hint
+        case ast.List() | ast.Set() | ast.Tuple() | ast.Dict() | ast.Lambda() | ast.JoinedStr() | ast.GeneratorExp():
+            return "this is not a condition, and says nothing of the hole", "join conditions with and, or"
         case ast.Name(name) if name in functions:
             return f"`{name}` is a function that is not called, and so always true", f"write {name}(...)"
         case ast.Attribute(ast.Name(name), method) if name not in functions and hasattr(str, method):
             return f"`{shown}` is a method that is not called", f"write {shown}()"
     return "", ""
-
-
-def _comparison(shown: str, around: ast.expr) -> str:
-    """Hint with the comparison that the `"b"` of `X == "a" or "b"` was meant to be."""
-    for value in around.values if isinstance(around, ast.BoolOp) else ():
-        match value:
-            case ast.Compare(left, [ast.Eq() | ast.NotEq() as operator], [_]):
-                return f"write {ast.unparse(left)} {'==' if isinstance(operator, ast.Eq) else '!='} {shown}"
-    return "remove it, or compare it with something"

@@ -29,10 +29,6 @@ from lmql_lite.lang.prompt import PROMPTING
 from lmql_lite.lang.source import Problems, span_of
 
 BUILTINS = frozenset(dir(builtins))
-INSTEAD_OF_CONTEXT = {
-    "num_calls": "result.usage counts calls and tokens; how many calls a query needs depends on the cache",
-    "interpreter": "the query can read context.prompt and await context.score([...])",
-}
 CALLED = re.compile(r"[ \t]*\(")
 HOLE = re.compile(r"(?<!\[)(?:\[\[)*(\[[^\W\d]\w*\])")
 """A hole in a string that Python has read."""
@@ -149,7 +145,7 @@ class _Check:
         for node in (node for tree in trees for node in every_node(tree)):
             match node:
                 case ast.Attribute(ast.Name() as name, attribute) if id(name) in own and attribute not in CONTEXT:
-                    hint = INSTEAD_OF_CONTEXT.get(attribute, f"it has {' and '.join(CONTEXT)}")
+                    hint = f"it has {' and '.join(CONTEXT)}; result.usage counts calls and tokens"
                     self.problems.add(f"context has no '{attribute}'", self._span(node), hint)
         for prompt in self.prompts:
             for part in prompt.parts:
