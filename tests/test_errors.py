@@ -153,22 +153,6 @@ def test_many_texts_to_begin_with_were_refused_as_a_regular_expression() -> None
     assert isinstance(result, lq.Result) and result["X"].startswith(tuple(texts))
 
 
-def test_a_docstring_in_one_line_says_that_it_is_read_as_it_stands() -> None:
-    def f() -> None:
-        'lq\n"[X]"'
-
-    with pytest.raises(lq.QueryError, match="is read as it is written in the file"):
-        lq.query(f)
-
-
-def test_a_docstring_without_a_file_says_that_its_escapes_are_gone() -> None:
-    names: dict[str, object] = {}
-    exec('def f():\n    """lq\n    "a\\n[X]"\n    """\n', names)
-    with pytest.raises(lq.QueryError, match="no file holds this function") as caught:
-        lq.query(names["f"])  # type: ignore[call-overload]
-    assert caught.value.hint and caught.value.hint.startswith("write r before the docstring")
-
-
 SCRIPT = """import lmql_lite as lq
 
 def ask():

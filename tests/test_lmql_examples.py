@@ -170,18 +170,6 @@ def test_a_type_in_where_is_refused_before_a_model_is_asked(kind: str) -> None:
     assert caught.value.hint == f"write [X: {kind}] in the prompt"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("F", "LLM", "LMQLResult", "QueryBuilder", "inline_use", "load", "main", "run_file", "serve"),
-        *("set_default_model", "silent", "tokenizer", "traced"),
-    ],
-)
-def test_names_of_lmql_that_are_not_here_say_what_to_write(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"'{name}'; .+"):
-        getattr(lq, name)
-
-
 def test_a_key_in_the_environment_changes_no_model(session: lq.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     monkeypatch.setenv("LMQL_DEFAULT_MODEL", "openai/gpt-4")

@@ -40,13 +40,11 @@ class Source:
             raw = Path(path).read_bytes()
         except FileNotFoundError:
             raise InputError(f"there is no file '{name}'", hint="check the spelling and the current folder") from None
-        except IsADirectoryError:
-            raise InputError(f"'{name}' is a folder", hint="name a .lq file inside it") from None
-        except PermissionError:
-            raise InputError(f"'{name}' may not be read", hint="check who owns the file and its permissions") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"'{name}' cannot be read: {reason.lower()}", hint="name a plain text file") from None
+            raise InputError(
+                f"'{name}' cannot be read: {reason.lower()}", hint="name a text file that you may read"
+            ) from None
         return Source.from_bytes(name, raw)
 
     @staticmethod

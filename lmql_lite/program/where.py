@@ -603,28 +603,11 @@ class CompileTimeReading(ClauseReading):
     # Refusals --------------------------------------------------------------------------------------------------------
 
     def left(self, node: ast.expr) -> Term:
-        for part in every_node(node):
-            match part:
-                case ast.Call(ast.Name(name)) if name in PARTS:
-                    asked = f"len({name}({self.hole}))"
-                    hint = f"{asked} < 20" + (
-                        f"; in Python the words are {self.hole}.split()" if name == "WORDS" else ""
-                    )
-                    sentence = f"{name} only says how long a value is: {asked} is compared with a number"
-                    raise QueryError(sentence, span=self.place(part), hint=hint)
         for word in words(node):
             sentence = f"{word.id} cannot be part of a condition that only Python can judge"
-            raise QueryError(sentence, span=self.place(node), hint=ALONE)
+            hint = f"write len({word.id}({self.hole})) < 20" if word.id in PARTS else ALONE
+            raise QueryError(sentence, span=self.place(node), hint=hint)
         return super().left(node)
-
-    def chain(self, node: ast.Compare, holds: bool) -> Term:
-        for side in (node.left, *node.comparators):
-            match side:
-                case ast.Call(ast.Name(name)) if name in EXAMPLES and self.reads_hole(side):
-                    alone = "write it alone" if name in STOPS else "write it alone, or with `not` before it"
-                    sentence = f"{name}({self.hole}) is true or false and cannot be compared"
-                    raise QueryError(sentence, span=self.place(node), hint=alone)
-        return super().chain(node, holds)
 
     def value(self, node: ast.expr, holds: bool = True) -> Any:
         root = self.roots[self.hole]
@@ -657,17 +640,9 @@ class CompileTimeReading(ClauseReading):
         return None
 
     def _refuse_foreign(self, node: ast.expr) -> None:
-        for name, span in self._stops(node):
-            sentence = f"{name} says where its own hole ends and cannot be part of a condition on [{self.hole}]"
-            raise QueryError(sentence, span=span, hint=ALONE)
-        for part in every_node(node):
-            match part:
-                case ast.Call(ast.Name(name), [ast.Name(other), *_]) if name in EXAMPLES or name in PARTS:
-                    sentence = (
-                        f"{name} guides the hole it is asked of and cannot be part of a condition on [{self.hole}]"
-                    )
-                    hint = f"{ALONE}, or ask in Python what {other} is"
-                    raise QueryError(sentence, span=self.place(part), hint=hint)
+        for word in words(node):
+            sentence = f"{word.id} guides the hole it is asked of and cannot be part of a condition on [{self.hole}]"
+            raise QueryError(sentence, span=self.place(node), hint=f"{ALONE}, or ask in Python what that hole is")
 
     def _stops(self, node: ast.expr) -> Iterator[tuple[str, Span]]:
         for part in every_node(node):

@@ -47,7 +47,7 @@ def test_no_such_file(tmp_path):
 
 
 def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match="is a folder") as caught:
+    with pytest.raises(InputError, match="is a directory") as caught:
         Source.from_file(tmp_path)
     assert caught.value.hint
 
@@ -57,7 +57,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
     path = tmp_path / "q.lq"
     path.write_text("x")
     path.chmod(0)
-    with pytest.raises(InputError, match="may not be read"):
+    with pytest.raises(InputError, match="permission denied"):
         Source.from_file(path)
 
 

@@ -86,7 +86,7 @@ def test_a_stop_takes_a_hole_and_a_text(text: str) -> None:
 
 
 def test_the_stop_of_another_hole_is_no_part_of_a_condition() -> None:
-    with pytest.raises(QueryError, match="its own hole") as caught:
+    with pytest.raises(QueryError, match="guides the hole it is asked of") as caught:
         condition("len(X) < 3 or STOPS_AT(Y, 'a')")
     assert caught.value.span is not None and caught.value.span.source == "STOPS_AT(Y, 'a')"
 
