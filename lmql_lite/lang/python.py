@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lmql_lite.errors import Span
@@ -64,7 +64,8 @@ class PythonReader:
             if _place(tree, lines, columns):
                 raise RecursionError
         except UNREADABLE as error:
-            self._report(error, start, end, code, spelling)
+            places = spelling.offsets if spelling else range(start, end + 1)
+            self._report(error, f"{PAREN}{code}", lambda at: places[min(max(at - 1, 0), len(code))], start, end)
             return None
         if spelling:
             self._place_spelled(tree, spelling)
@@ -78,7 +79,7 @@ class PythonReader:
             if _place(call, *self._shift(start, len(CALL))):
                 raise RecursionError
         except UNREADABLE as error:
-            self._report(error, start, end, code)
+            self._report(error, f"{CALL}{code}", lambda at: min(start + max(at - 1, 0), end), start, end)
             return ()
         hint = "write name=value, for example n=2"
         for value in call.args:
@@ -157,30 +158,24 @@ class PythonReader:
     def _add(self, found: Mistake, start: int, end: int) -> None:
         self.problems.add(found.sentence, self.source.span(start, end), found.hint)
 
-    def _report(self, error: Exception, start: int, end: int, code: str, spelling: SpelledCode | None = None) -> None:
-        """Report why Python cannot read an expression. It begins after one character in what Python was given."""
-        if isinstance(error, (RecursionError, MemoryError, OverflowError)) or "too many" in str(error):
+    def _report(self, error: Exception, given: str, place: Callable[[int], int], start: int, end: int) -> None:
+        """Report why Python cannot read the source from `start` to `end`. `place` is where an offset in the code that
+        Python was given stands in the source."""
+        if not isinstance(error, SyntaxError | ValueError) or "too many" in str(error):
             self._add(TOO_DEEP, start, end)
-            return
-        if not isinstance(error, SyntaxError):
+        elif not isinstance(error, SyntaxError):
             self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), start, end)
-            return
-        given = Places(f"{PAREN}{code}")
-        first = max(given.blamed(error.lineno, error.offset) - len(PAREN), 0)
-        last = given.blamed(error.end_lineno, error.end_offset) - len(PAREN)
-        found = mistake(error.msg, code, first, last)
-        if spelling:
-            self._add(found, spelling.offsets[found.start], spelling.offsets[found.end])
         else:
+            known = Places(given)
+            first = max(place(known.blamed(error.lineno, error.offset)), start)
+            last = place(known.blamed(error.end_lineno, error.end_offset))
+            found = mistake(error.msg, self.text[start:end], first - start, last - start)
             self._add(found, start + found.start, start + found.end)
 
     def _report_statement(
         self, error: Exception, code: str, shift: int, columns: int, lines: list[LogicalLine]
     ) -> None:
         """Report why Python cannot read statements."""
-        if not isinstance(error, SyntaxError):
-            self._add(Mistake(0, 0, f"Python cannot read this: {lowered(str(error))}"), lines[0].start, lines[0].end)
-            return
         given = Places(code)
 
         def place(blamed: int) -> int:
@@ -188,17 +183,13 @@ class PythonReader:
             below = max(line + 1 + shift - self.source.first_line, 0)
             return len(self.text) if blamed == given.size else self._places.offset(below, column + columns * (not line))
 
-        first = place(given.blamed(error.lineno, error.offset))
-        last = place(given.blamed(error.end_lineno, error.end_offset))
-        line = line_at(lines, first)
-        start = line.start
-        if "too many" in error.msg:
-            self._add(TOO_DEEP, start, line.end)
-        elif error.msg == "invalid syntax" and (found := simple_mistake(line.lexemes, first)):
+        blamed = place(given.blamed(error.lineno, error.offset)) if isinstance(error, SyntaxError) else lines[0].start
+        line = line_at(lines, blamed)
+        is_plain = isinstance(error, SyntaxError) and error.msg == "invalid syntax"
+        if is_plain and (found := simple_mistake(line.lexemes, blamed)):
             self._add(found, found.start, found.end)
         else:
-            found = mistake(error.msg, self.text[start : line.end], max(first - start, 0), last - start)
-            self._add(found, start + found.start, start + found.end)
+            self._report(error, code, place, line.start, line.end)
 
 
 def blanked(text: str, start: int, end: int, regions: Sequence[NoPython]) -> str:
