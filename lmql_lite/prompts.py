@@ -8,25 +8,13 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from lmql_lite.api import Query, RunOptions, compile
-from lmql_lite.cache.tokens.trees import AnyCache
 from lmql_lite.engine.blocking import blocked
 from lmql_lite.engine.result import OptionScores
-from lmql_lite.engine.session import Session
 from lmql_lite.errors import InputError
-from lmql_lite.models.base import Model
 from lmql_lite.program.values import texts_of
 
 
-async def score(
-    prompt: str,
-    options: Iterable[str | int | float],
-    *,
-    model: str | Model | None = None,
-    cache: AnyCache | None = None,
-    cache_mode: str | None = None,
-    use_caches: bool | None = None,
-    session: Session | None = None,
-) -> OptionScores:
+async def score(prompt: str, options: Iterable[str | int | float], **run: Unpack[RunOptions]) -> OptionScores:
     """Log-probability of each option as the text after the prompt, which is taken literally.
 
     All that is not known yet is one call of the model. The keywords are those of `Options`. Raises InputError for a
@@ -37,15 +25,8 @@ async def score(
     ' Sun'
     """
     inputs = {"prompt": _literal(prompt), "options": texts_of(options)}
-    result = await _own_query(SCORE).run(
-        inputs,
-        model=model,
-        cache=cache,
-        cache_mode=cache_mode,
-        use_caches=use_caches,
-        speculate=False,
-        session=session,
-    )
+    settings: RunOptions = {"speculate": False, **run}
+    result = await _own_query(SCORE).run(inputs, **settings)
     found: OptionScores = result.value
     return replace(found, usage=result.usage)
 

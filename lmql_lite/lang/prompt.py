@@ -20,7 +20,6 @@ from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
 from lmql_lite.lang.names import identifier
 from lmql_lite.lang.python import PythonReader, SpelledCode
 from lmql_lite.lang.source import ENOUGH
-from lmql_lite.options import NEAREST
 
 if TYPE_CHECKING:
     from lark import UnexpectedInput
@@ -160,21 +159,12 @@ class _Prompt:
             call = self._expression(start, words[-1].start_pos if written else end)
             built.append(call)
         name = identifier(str(written)) if written or not call else self._first_argument(call)
-        if call:
-            self._refuse_missing_decoder(call)
         sound = [each for each in built if each]
         if not name or len(sound) < len(built):
             return ()
         type = sound[len(decorators)] if colon else None
         span = self._span(opener.start_pos, closer.end_pos)
         return (nodes.HoleNode(span, name, type, tuple(sound[: len(decorators)]), call),)
-
-    def _refuse_missing_decoder(self, call: nodes.Expression) -> None:
-        node = call.tree.body
-        function = node.func if isinstance(node, ast.Call) else node
-        if isinstance(function, ast.Name) and function.id.lower() in DECODERS_NOT_YET:
-            message = f"this version does not have the decoder '{function.id}'"
-            self._problem(message, *self._place(call.span), NEAREST[function.id.lower()])
 
     def _first_argument(self, call: nodes.Expression) -> str:
         match call.tree.body:

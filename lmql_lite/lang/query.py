@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from typing import Any
 from lmql_lite.errors import QueryError
 from lmql_lite.lang import nodes
 from lmql_lite.lang.grammar import Misfit, grammar
-from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET
 from lmql_lite.lang.lines import LogicalLine, Scanner
 from lmql_lite.lang.names import every_statement, identifier
 from lmql_lite.lang.prompt import PROMPTING, prompt_parts
@@ -20,7 +18,7 @@ from lmql_lite.lang.python import PythonReader
 from lmql_lite.lang.sentences import simple_mistake
 from lmql_lite.lang.source import Problems, Source
 from lmql_lite.lang.terminals import Lexer, NoPython, Terminal, find_header
-from lmql_lite.options import NEAREST
+from lmql_lite.options import decoder_problem
 
 UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
 ODD = {
@@ -190,17 +188,11 @@ class _Builder:
     def _decoder(self, heading: Sequence[Terminal]) -> nodes.DecoderNode:
         name, *others = heading
         written = self.source.text[name.start : name.end]
-        known, span = written.lower(), self.source.span(name.start, name.end)
-        if known in DECODERS_NOT_YET:
-            self.problems.add(f"this version does not have the decoder '{written}'", span, NEAREST[known])
-        elif known not in DECODERS:
-            close = difflib.get_close_matches(known, DECODERS + DECODERS_NOT_YET, 1)
-            meant = f"; did you mean '{close[0]}'?" if close else ""
-            sentence = f"no decoder is called '{written}'{meant}"
-            self.problems.add(sentence, span, f"there are {', '.join(DECODERS)}")
+        if problem := decoder_problem(written):
+            self.problems.add(problem.sentence, self.source.span(name.start, name.end), problem.hint)
         given = next((each for each in others if each.type == "ARGUMENTS"), None)
         arguments = self.python.arguments(given.start, given.end) if given else ()
-        return nodes.DecoderNode(self.source.span(name.start, (given or name).end), known, arguments)
+        return nodes.DecoderNode(self.source.span(name.start, (given or name).end), written.lower(), arguments)
 
     def _prompt(self, prompt: Tree) -> nodes.PromptNode:
         string, *clauses = prompt.children

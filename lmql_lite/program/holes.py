@@ -18,7 +18,7 @@ from lmql_lite.constraints.simplify import conflict, simplify
 from lmql_lite.constraints.terms import And, Choice, Constant, conjunction
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
-from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS, STOPS
+from lmql_lite.lang.keywords import CONSTRAINTS, STOPS
 from lmql_lite.lang.names import every_node, is_named, reads
 from lmql_lite.lang.source import span_of
 from lmql_lite.options import Problem, decoder_named, decoder_problem, hole_clash, option_problem, value_problem
@@ -91,11 +91,10 @@ class Holes:
         node = call.tree.body
         function = node.func if isinstance(node, ast.Call) else node
         name = ast.unparse(function)
-        if not isinstance(function, ast.Name) or name.lower() not in DECODERS:
-            problem = decoder_problem(name)
+        if problem := decoder_problem(name):
             hint = f"a query that fills the hole follows its name: [{hole}: {ast.unparse(node)}]"
-            near = problem.hint if problem and problem.hint and problem.hint.startswith("did you mean") else hint
-            raise QueryError(f"no decoder is called {name!r}", span=span_of(function, call.span), hint=near)
+            hint = hint if problem.hint is None or problem.hint.startswith("there are") else problem.hint
+            raise QueryError(problem.sentence, span=span_of(function, call.span), hint=hint)
         name = decoder_named(name)
         if not isinstance(node, ast.Call):
             _refuse(hole_clash(hole, name, {}), call.span)
