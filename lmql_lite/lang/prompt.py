@@ -36,13 +36,6 @@ ESCAPE = r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^
 PIECE = rf"(?P<break>\\?\r?\n){DOUBLED}|{ESCAPE}"
 CHARACTER = re.compile(f"{ESCAPE}|.", re.DOTALL)
 
-AFTER = {
-    "x": "two hexadecimal digits",
-    "u": "four hexadecimal digits",
-    "U": "eight hexadecimal digits",
-    "N": "a name in braces",
-}
-
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 JSON = re.compile(r"""\{\s*(\\?["']).*?\1\s*:""")
 BEFORE_COLON = re.compile(r"[^()\[\]{}:]*(?=:)")
@@ -337,11 +330,7 @@ class _Prompt:
             decoded = spelled.replace("\r", "").encode().decode("unicode_escape")
             decoded.encode()  # half of a character is none
         except UnicodeError:
-            message, hint = "no character has this number", None
-            if len(spelled) == 2:
-                message, hint = f"'{spelled}' must be followed by {AFTER[letter]}", r"write \\ for a plain backslash"
-            elif letter == "N":
-                message, hint = "no character has this name", "see the Unicode names list"
+            message, hint = f"'{spelled}' stands for no character", r"write \\ for a plain backslash"
             self._problem(message, at, at + len(spelled), hint)
             return ""
         return decoded

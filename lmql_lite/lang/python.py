@@ -81,18 +81,15 @@ class PythonReader:
         except UNREADABLE as error:
             self._report(error, f"{CALL}{code}", lambda at: min(start + max(at - 1, 0), end), start, end)
             return ()
-        hint = "write name=value, for example n=2"
-        for value in call.args:
-            self.problems.add("a decoder takes named arguments only", self.span(value), hint)
         arguments: list[ArgumentNode] = []
+        for value in (*call.args, *(each.value for each in call.keywords if each.arg is None)):
+            hint = "write name=value, for example n=2"
+            self.problems.add("a decoder takes named arguments only", self.span(value), hint)
         for keyword in call.keywords:
-            if keyword.arg is None:
-                self.problems.add("a decoder takes no ** arguments", self.span(keyword), hint)
-                continue
             if any(argument.name == keyword.arg for argument in arguments):
                 self.problems.add(f"'{keyword.arg}' is given twice", self.span(keyword), "keep one of them")
             given = Expression(self.span(keyword.value), ast.Expression(keyword.value))
-            arguments.append(ArgumentNode(self.span(keyword), keyword.arg, given))
+            arguments.append(ArgumentNode(self.span(keyword), keyword.arg or "", given))
         return tuple(arguments)
 
     def statements(self, start: int, end: int, regions: Sequence[NoPython], lines: list[LogicalLine]) -> list[ast.stmt]:

@@ -86,7 +86,7 @@ class _Builder:
                 value = self.python.expression(each.start, each.end) if each.lexemes else None
                 self.values[each.start] = value
                 if value and before == "WHERE" and isinstance(value.tree.body, ast.Tuple):
-                    self._refuse_list(value, value.tree.body)
+                    self.problems.add("conditions cannot be listed with commas", value.span, "join them with 'and'")
             before = each.type
 
     def _parts(self, prompt: Terminal) -> Iterator[nodes.Part]:
@@ -94,11 +94,6 @@ class _Builder:
         for each in prompt.lexemes:
             if each.kind == "string":
                 yield from prompt_parts(self.python, each.start, each.end, indent)
-
-    def _refuse_list(self, where: nodes.Expression, body: ast.Tuple) -> None:
-        message = "conditions cannot be listed with commas" if body.elts else "nothing stands between the parentheses"
-        hint = "join them with 'and'" if body.elts else "write a condition, such as len(X) < 80"
-        self.problems.add(message, where.span, hint)
 
     # The frame ---------------------------------------------------------------------------------------------------
 
@@ -232,10 +227,8 @@ class _Builder:
         """Report prompts above the header, and strings that are no prompts though they look like them."""
         for statement in query.prologue:
             if query.speaks(statement):
-                is_prompt = query.prompt(statement) is not None
-                what = "this string stands" if is_prompt else "only plain Python can stand"
-                place = self.python.span(statement)
-                self.problems.add(f"{what} before the decoder header", place, "move it below the header")
+                message = "only plain Python can stand before the decoder header"
+                self.problems.add(message, self.python.span(statement), "move it below the header")
         for statement in every_statement(query.body):
             if isinstance(statement, ast.Expr) and not query.prompt(statement) and _is_lost(statement.value):
                 message = "this string is not added to the prompt: it is part of an expression"

@@ -96,7 +96,6 @@ class Compiler:
         """Holes whose parts are still to be written."""
         self._guards: list[Around] = []
         """The blocks around the current statement."""
-        self._loops = 0
         self._return_spans: list[Span] = []
 
     def program(self, inputs: tuple[Input, ...]) -> Program:
@@ -248,12 +247,6 @@ class Compiler:
                 if value:
                     self._return_spans.append(self._span(statement))
                 new = ast.Return(ast.Tuple([self._read(value)] if value else [], ast.Load()))
-            case ast.Break() | ast.Continue():
-                if not self._loops:
-                    span = self._span(statement)
-                    hint = "a query ends by return"
-                    raise QueryError(f"'{span.source}' stands outside a loop", span=span, hint=hint)
-                new = statement
             case _:
                 new = statement
         return ast.copy_location(new, statement)
@@ -263,9 +256,7 @@ class Compiler:
             test = self._read(loop.test)
         else:
             iterable = self._read(loop.iter)
-        self._loops += 1
         body = [step(loop), *self._block(loop.body)]
-        self._loops -= 1
         orelse = self._block(loop.orelse) if loop.orelse else []
         if isinstance(loop, ast.While):
             return ast.While(test, body, orelse)
@@ -279,11 +270,6 @@ class Compiler:
         return ast.withitem(asked("manager", manager, number, ast.Constant(is_async), watched(manager)), target)
 
     def _try(self, block: ast.Try) -> ast.stmt:
-        for handler in block.handlers[:-1]:
-            if handler.type is None:
-                span = self._span(handler)
-                word = span.at(span.start, span.start + len("except"))
-                raise QueryError("an 'except' without a type is the last one", span=word, hint="put it last")
         with self._within(last_words=bool(block.finalbody)):
             with self._within(guards=bool(block.handlers)):
                 body = self._block(block.body)
