@@ -21,11 +21,6 @@ from lmql_lite.lang.terminals import Lexer, NoPython, Terminal, find_header
 from lmql_lite.options import decoder_problem
 
 UNTEXT = re.compile("[\0\ud800-\udfff]|\r(?!\n)")
-ODD = {
-    "\0": ("the text holds a NUL character", "remove it"),
-    "\r": ("a line ends in a lone carriage return", "end lines with a line feed"),
-}
-SURROGATE = ("the text holds half of a character (a lone surrogate)", "save the text as UTF-8")
 HINT = 'write a prompt, for example "Say hello:[GREETING]"'
 
 Tree = Any
@@ -38,7 +33,7 @@ def parse(source: Source) -> nodes.QueryNode:
     """Nodes of a query. Raises one QueryError with all problems inside prompts and clauses, and the first one of the
     structure; names are left to `scope.check`."""
     if odd := UNTEXT.search(source.text):
-        message, hint = ODD.get(odd.group(), SURROGATE)
+        message, hint = f"a query cannot hold the character {odd.group()!a}", "save it as UTF-8, with line feeds"
         raise QueryError(message, span=source.span(odd.start(), odd.end()), hint=hint)
     problems, structure = Problems(), Problems()
     lines = Scanner(source, structure).lines()

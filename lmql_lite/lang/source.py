@@ -60,13 +60,7 @@ class Source:
                 f"'{name}' is not UTF-8: line {line}, byte {column} is 0x{raw[error.start]:02x}",
                 hint="save the file as UTF-8",
             ) from None
-        source = Source(name, text)
-        nul = text.find("\0")
-        if nul >= 0:
-            raise InputError(
-                f"'{name}' holds a NUL character", span=source.span(nul, nul + 1), hint="name a plain text file"
-            )
-        return source
+        return Source(name, text)
 
 
 class Places:

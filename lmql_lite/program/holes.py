@@ -95,27 +95,22 @@ class Holes:
             hint = f"a query that fills the hole follows its name: [{hole}: {ast.unparse(node)}]"
             hint = hint if problem.hint is None or problem.hint.startswith("there are") else problem.hint
             raise QueryError(problem.sentence, span=span_of(function, call.span), hint=hint)
-        name = decoder_named(name)
-        if not isinstance(node, ast.Call):
-            _refuse(hole_clash(hole, name, {}), call.span)
-            return HoleDecoder(call.span, name)
-        for argument in node.args:
+        name, given = decoder_named(name), node.keywords if isinstance(node, ast.Call) else []
+        unnamed = [each.value for each in given if each.arg is None]
+        for argument in (*(node.args if isinstance(node, ast.Call) else ()), *unnamed):
             hint = "write name=value, for example temperature=0.8"
             raise QueryError("a decoder takes named arguments only", span=span_of(argument, call.span), hint=hint)
-        options = tuple(self._option(name, keyword, call.span) for keyword in node.keywords)
-        known = {each.arg: constant(each.value) for each in node.keywords if each.arg}
-        _refuse(hole_clash(hole, name, known), call.span)
+        options = tuple(self._option(name, str(each.arg), each.value, call.span) for each in given)
+        _refuse(hole_clash(hole, name, {str(each.arg): constant(each.value) for each in given}), call.span)
         return HoleDecoder(call.span, name, options)
 
-    def _option(self, decoder: str, keyword: ast.keyword, around: Span) -> OptionCode:
-        span = span_of(keyword.value, around)
-        if keyword.arg is None:
-            raise QueryError("a decoder takes no ** arguments", span=span, hint="write each one as name=value")
-        if keyword.arg not in OF_TOOLS:
-            _refuse(option_problem(keyword.arg, decoder, at_hole=True), span)
-            if (value := constant(keyword.value)) is not None:
-                _refuse(value_problem(keyword.arg, value), span)
-        return OptionCode(span, keyword.arg, compiled(keyword.value, span))
+    def _option(self, decoder: str, name: str, value: ast.expr, around: Span) -> OptionCode:
+        span = span_of(value, around)
+        if name not in OF_TOOLS:
+            _refuse(option_problem(name, decoder, at_hole=True), span)
+            if (known := constant(value)) is not None:
+                _refuse(value_problem(name, known), span)
+        return OptionCode(span, name, compiled(value, span))
 
     # Queries in a hole -------------------------------------------------------------------------------------------
 
