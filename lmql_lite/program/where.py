@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmql_lite.constraints.formats import METHODS, SHAPES
 from lmql_lite.constraints.pattern import NO_PATTERN
@@ -25,7 +25,7 @@ from lmql_lite.constraints.terms import And, Constant, Inside, Length, Matches, 
 from lmql_lite.errors import ConstraintError, QueryError, Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import STOPS
-from lmql_lite.lang.names import Names, every_node, is_named, values, words
+from lmql_lite.lang.names import Names, every_node, values, words
 from lmql_lite.lang.source import span_of
 from lmql_lite.program.bytecode import NotWritten, compiled, constant, written
 from lmql_lite.program.symbols import (
@@ -81,8 +81,6 @@ IN_JSON = 'put it into the type, such as Field(gt=30, max_length=16, pattern="^[
 NO_VALUE = object()
 TEXT = "#text"
 """Name of the text of the hole in Python that judges its value."""
-FINAL = "#final"
-"""Name of the flag that is true when the text that Python judges is complete."""
 
 
 # Clauses -------------------------------------------------------------------------------------------------------------
@@ -153,27 +151,15 @@ def mentioned(expression: nodes.Expression, names: Iterable[str]) -> set[str]:
     return {name.id for name in values(expression.tree)}.intersection(names)
 
 
-class FinalCall(NamedTuple):
-    """Call of a function that may judge incomplete text: `function` with `by_place` positional arguments, its own
-    keywords, and `final=FINAL`."""
-
-    code: CodeType
-    function: CodeType
-    by_place: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
     """A part of a clause, as a complete value is judged: whether it `holds` by its term, and where Python can tell
     more, by its `code`. With `parts`, every part must hold, or any if not `holds`.
-
-    `call` is set if the code is a call of a name.
     """
 
     node: ast.expr
     holds: bool
     code: CodeType | None = None
-    call: FinalCall | None = None
     parts: tuple[Judgement, ...] = ()
 
 
@@ -680,33 +666,12 @@ def judgement_of(node: ast.expr, reading: CompileTimeReading, holds: bool = True
     return Judgement(node, holds)
 
 
-class OnText(ast.NodeTransformer):
-    """Replaces the hole by its text in `len(X)`: its value may have no length."""
-
-    def __init__(self, tree: ast.expr, hole: str) -> None:
-        self._reads = {id(name) for name in Names().scan([tree]).reads if name.id == hole}
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        match node:
-            case ast.Call(ast.Name("len"), [read], []) if id(read) in self._reads:
-                node.args = [ast.copy_location(ast.Name(TEXT, ast.Load()), read)]
-        return node
-
-
 def _in_python(node: ast.expr, reading: CompileTimeReading, holds: bool) -> Judgement:
-    """The judgement of Python. If it is a call, the function may take `final`: True if the text is complete."""
-    tree = node if reading.is_json else copy.deepcopy(node)
-    code = compiled(tree if reading.is_json else OnText(tree, reading.hole).visit(tree), reading.span)
-    match node:
-        case ast.Call(function, arguments, keywords) if (
-            holds and is_named(function) and not reading.reads_hole(function)
-        ):
-            starred = any(isinstance(argument, ast.Starred) for argument in arguments)
-            if not starred and all(keyword.arg not in ("final", None) for keyword in keywords):
-                final = ast.keyword("final", ast.Name(FINAL, ast.Load()))
-                told = ast.copy_location(ast.Call(function, arguments, [*keywords, final]), node)
-                told_code = compiled(ast.fix_missing_locations(told), reading.span)
-                call = FinalCall(told_code, compiled(function, reading.span), len(arguments))
-                return Judgement(node, holds, code, call)
-    return Judgement(node, holds, code)
+    """The judgement of Python. There `len(X)` is that of the text, because the value may have no length."""
+    tree = copy.deepcopy(node)
+    reads = {id(name) for name in Names().scan([tree]).reads if name.id == reading.hole and not reading.is_json}
+    for each in every_node(tree):
+        match each:
+            case ast.Call(ast.Name("len"), [read], []) if id(read) in reads:
+                each.args = [ast.copy_location(ast.Name(TEXT, ast.Load()), read)]
+    return Judgement(node, holds, compiled(tree, reading.span))

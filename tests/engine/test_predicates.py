@@ -111,46 +111,6 @@ def test_nothing_is_shown_that_may_still_be_rejected_S33() -> None:
     assert shown(source, model=lq.ScriptedModel("pick 12", certainty=9, seed=3)) == ["pick ", "13"]
 
 
-# On the way ------------------------------------------------------------------------------------------------------
-
-CLIMBS = """
-asked = []
-def climbs(text{}):
-    asked.append(text)
-    return all(a < b for a, b in zip(text, text[1:]))
-"[X]" where REGEX(X, "[b-h]{{3}}") and climbs(X)
-return asked
-"""
-
-
-def test_a_function_that_takes_final_is_asked_on_the_way_and_saves_hopeless_tokens() -> None:
-    early, late = (
-        lq.run_sync(
-            CLIMBS.format(final),
-            model=lq.ScriptedModel("", certainty=0, seed=5),
-            session=lq.Session(),
-            decoder="sample",
-            seed=4,
-        )
-        for final in (", final", "")
-    )
-    # what is drawn does not change, only how much of what is rejected is drawn to its end
-    assert early["X"] == late["X"] and list(early["X"]) == sorted(early["X"])
-    assert {len(text) for text in late.value} == {3}
-    assert {len(text) for text in early.value} == {1, 2, 3}
-    assert (early.usage.completion_tokens or 0) < (late.usage.completion_tokens or 0)
-    assert (early.usage.forward_passes or 0) < (late.usage.forward_passes or 0)
-
-
-def test_argmax_leaves_a_hopeless_way_at_once() -> None:
-    model = lq.ScriptedModel("", certainty=0, seed=9)
-    early = lq.run_sync(CLIMBS.format(", *, final=True"), model=model, session=lq.Session())
-    assert list(early["X"]) == sorted(early["X"])
-    hopeless = [text for text in early.value if list(text) != sorted(set(text))]
-    assert hopeless and all(list(text[:-1]) == sorted(set(text[:-1])) for text in hopeless)
-    assert not any(longer != text and longer.startswith(text) for text in hopeless for longer in early.value)
-
-
 # Beside parts that guide -----------------------------------------------------------------------------------------
 
 
