@@ -298,7 +298,7 @@ class Wrapper:
 
 
 NO_CLIENTS: list[tuple[Callable[[], object], dict[str, Any], str, str]] = [
-    (lambda: openai.OpenAI(api_key=KEY), {}, "for code that is not async", "openai.AsyncOpenAI"),
+    (lambda: openai.OpenAI(api_key=KEY), {}, "not an object of the class OpenAI", "openai.AsyncOpenAI"),
     (httpx2.AsyncClient, {}, "not an object of the class AsyncClient", "http_client="),
     (httpx.AsyncClient, {}, "not an object of the class AsyncClient", "http_client="),
     (dict, {}, "takes an openai.AsyncOpenAI, not an object of the class dict", ""),

@@ -6,13 +6,11 @@ import asyncio
 import gc
 import json
 import logging
-import socket
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +31,7 @@ from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("quick_and_alone")
 END = choice(text="", finish_reason="stop")
+WHOLE = {"Content-Type": "application/json"}
 IN_LINES = json.dumps(choice(text="a"), indent=1)
 
 
@@ -174,31 +173,6 @@ def test_the_key_is_shown_nowhere(key: str, caplog: pytest.LogCaptureFixture) ->
         assert server.requests == 0  # it was a look
 
 
-@contextmanager
-def speaking(words: bytes) -> Iterator[str]:
-    """Something on a port that says the same to everybody, and is no HTTP server."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def speak() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(9999)
-                    connection.sendall(words)
-                    connection.shutdown(socket.SHUT_WR)
-                    with suppress(OSError):  # what is left unread would reset the connection
-                        connection.recv(9999)
-
-        thread = threading.Thread(target=speak, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
 def meeting(url: str) -> ModelError:
     with pytest.raises(ModelError) as caught:
         run(OpenAIModel("stub", base_url=url).probe())
@@ -206,10 +180,12 @@ def meeting(url: str) -> ModelError:
     return caught.value
 
 
-@cases("models/openai_faults", "what is no API is told so")
-def test_what_is_no_API_is_told_so(said: bytes, sentence: str) -> None:
-    with speaking(said) as url:
-        assert sentence in meeting(url).message
+@cases(
+    "models/openai_faults", "what is no API is told so", {"Reply": Reply, "WHOLE": {"Content-Type": "application/json"}}
+)
+def test_what_is_no_API_is_told_so(reply: Reply, sentence: str) -> None:
+    with answering(lambda request: reply) as server:
+        assert sentence in meeting(server.base_url).message
 
 
 def test_the_server_of_llama_cpp_python_is_refused_by_name() -> None:

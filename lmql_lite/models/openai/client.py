@@ -363,12 +363,11 @@ def _response_of(stream: Any) -> httpx2.Response:
 
 def usable(client: object) -> openai.AsyncOpenAI:
     """The user's client, without retries of its own, which nobody could count. Raises ModelError for anything else."""
-    if isinstance(client, openai.OpenAI):
-        raise ModelError("client= is a client for code that is not async", hint="make an openai.AsyncOpenAI")
-    if not all(hasattr(client, name) for name in ("base_url", "chat", "post", "max_retries")):
-        hint = "hand it to the client: openai.AsyncOpenAI(http_client=...)" if hasattr(client, "send") else None
+    has_all = all(hasattr(client, name) for name in ("base_url", "chat", "post", "max_retries"))
+    if isinstance(client, openai.OpenAI) or not has_all:
         raise ModelError(
-            f"client= takes an openai.AsyncOpenAI, not an object of the class {type(client).__name__}", hint=hint
+            f"client= takes an openai.AsyncOpenAI, not an object of the class {type(client).__name__}",
+            hint="a client of httpx goes into it: openai.AsyncOpenAI(http_client=...)",
         )
     given = cast(openai.AsyncOpenAI, client)
     if given.max_retries == 0:
