@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +18,13 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.eval_options import EvalOptions, eval_options
-from lmql_lite.apps.eval_plan import eval_plan, eval_plan_lines
-from lmql_lite.apps.eval_results import compare_runs, export, merge, show
-from lmql_lite.apps.eval_views import (
-    NOT_REACHED,
-    RUN_PATH,
-    Progress,
-    report_lines,
-    write_event,
-)
-from lmql_lite.apps.plan_view import plan_object
+from lmql_lite.apps.eval_results import compare_runs, export, show
+from lmql_lite.apps.eval_views import NOT_REACHED, RUN_PATH, Progress, report_lines
+from lmql_lite.apps.plan_view import plan_lines, plan_object
 from lmql_lite.apps.status_line import StatusLine
 from lmql_lite.apps.terminal import (
     INTERRUPTED,
-    Unwritable,
+    counted,
     find_modules_beside,
     load,
     model_named,
@@ -49,6 +42,7 @@ if TYPE_CHECKING:
     from lmql_lite.data.job import EvalJob
     from lmql_lite.data.metrics import Metric
     from lmql_lite.data.run import Engine, Tally
+    from lmql_lite.engine.plan import Plan
 
 ALL_FAILED = 8
 
@@ -77,9 +71,9 @@ def eval() -> None:
 def run_eval(query: str, data: Path, **given: Any) -> None:
     """Run QUERY (a .lq file, or module:function of an @query function) on the rows of DATA.
 
-    DATA is a .jsonl, .json, .csv or .tsv file, or with the extra [data] .parquet, .arrow or a saved datasets folder.
-    Columns are inputs of the same name. Running the same command again continues a run; a finished run asks no model. A
-    row that fails counts as wrong, and is run again next time.
+    DATA is a .jsonl, .json, .csv or .tsv file, or with the extra [data] a .parquet file. Columns are inputs of the same
+    name. Running the same command again continues a run; a finished run asks no model. A row that fails counts as
+    wrong, and is run again next time.
     """
     from lmql_lite.data.folder import FINISHED, REPORT, RUN, RunFolder, identity_of
     from lmql_lite.data.job import continued, default_folder
@@ -88,23 +82,10 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
     from lmql_lite.store.files import replace_file
 
     options = EvalOptions(**given)
-    as_json = options.form == "json"
-    is_table, out = options.form == "table", sys.stdout
     progress = Progress(options.model or os.environ.get("LQ_MODEL") or "the model")
     line = StatusLine(progress.text)
-
-    def event(kind: str, fields: Mapping[str, Any]) -> None:
-        if options.form == "events":
-            write_event(kind, fields, out)
-
-    def see(record: Mapping[str, Any]) -> None:
-        progress.see(record)
-        event("row", record)
-
-    with _interruptible(), reporting(as_json), _last_event(event), closing(line):
-        if options.dry_run and options.form == "events":
-            raise InputError("--format events cannot be combined with --dry-run", hint="--format json")
-        if is_table and not options.quiet:
+    with _interruptible(), reporting(options.as_json), closing(line):
+        if not options.as_json:
             line.start()
         gates, job = options.gates, _job(query, data, options)
         engine = _engine(query, job, options)
@@ -112,29 +93,26 @@ def run_eval(query: str, data: Path, **given: Any) -> None:
         if not options.fresh and (path / RUN).exists():
             job = replace(job, identity=continued(dict(job.identity), identity_of(path), path))
         if options.dry_run:
-            counts, plan = eval_plan(job, path, is_new=options.fresh)
+            counts, plan = _planned(job, path, is_new=options.fresh)
             line.close()
-            if as_json:
+            if options.as_json:
                 write_object({**counts, "plan": None if plan is None else plan_object(plan)})
             else:
-                write_wrapped(eval_plan_lines(counts, plan))
+                write_wrapped(_plan_lines(counts, plan))
             return
         if options.fresh and path.exists():
             path.rename(path.with_name(f"{path.name}-{int(time.time())}"))
-        with nullcontext() if is_table else redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr) if options.as_json else nullcontext():
             folder = RunFolder(path, job.identity, [f"lq {__version__}", *sys.argv[1:]], job.scoring)
-            identity = {"attempts": job.scoring.attempts, "identity": dict(job.identity)}
-            event("started", {"folder": str(path), **identity})
-            tally = _evaluated(job, folder, evaluate(job, folder, see, engine, progress.go_on))
+            tally = _evaluated(job, folder, evaluate(job, folder, progress.see, engine, progress.go_on))
         line.close()
         problem = folder.problem
         report = report_of(job.identity, tally, FINISHED)
         if not problem:
             replace_file(path / REPORT, [json.dumps(report, indent=1).encode()])
-        event("done", {"folder": str(path), **report})
-        if as_json:
+        if options.as_json:
             write_object({"folder": str(path), **report})
-        elif is_table:
+        else:
             write_wrapped(report_lines(report, str(path)))
         if problem:
             note(f"{problem}; the report covers all rows, and rows that were not written will be run again")
@@ -149,21 +127,6 @@ def _interruptible() -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         write_error(str(interrupt) or "interrupted")
         sys.exit(INTERRUPTED)
-
-
-@contextmanager
-def _last_event(event: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
-    """Context in which an error that leaves is the last event."""
-    from lmql_lite.observe.lines import failed
-
-    try:
-        yield
-    except (BrokenPipeError, Unwritable):
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        found = failed(error)
-        event("error", {"kind": found.kind, "message": found.message, "hint": found.hint})
-        raise
 
 
 def _evaluated(job: EvalJob, folder: RunFolder, run: Coroutine[Any, Any, Tally]) -> Tally:
@@ -183,37 +146,57 @@ def _evaluated(job: EvalJob, folder: RunFolder, run: Coroutine[Any, Any, Tally])
     return tally
 
 
+def _planned(job: EvalJob, folder: Path, *, is_new: bool) -> tuple[dict[str, Any], Plan | None]:
+    """Numbers of attempts that are asked for, would be run and would fail because their row cannot be read; and the
+    plan of the first one that would not. Asks no model and writes nothing. `is_new`: what the folder has does not
+    count."""
+    from lmql_lite.data.run import unfinished
+
+    rows = list(unfinished(job, None if is_new else folder))
+    problems = [f"{row.id}: {row.problem}" for row in rows if row.problem]
+    counts = {
+        "folder": str(folder),
+        "asked": job.scoring.attempts or 0,
+        "to_run": len(rows),
+        "would_fail": len(problems),
+        "first_problem": next(iter(problems), ""),
+    }
+    first = next((row for row in rows if not row.problem), None)
+    limits = {f"max_{name}": limit for name, limit in job.budget.items()}
+    return counts, None if first is None else job.plan(first, limits)
+
+
+def _plan_lines(counts: Mapping[str, Any], plan: Plan | None) -> Iterator[str]:
+    known = counts["asked"] - counts["to_run"]
+    asked = counted(counts["asked"], "attempt")
+    yield f"{counts['folder']}: {asked} asked for, {known:,} known, {counts['to_run']:,} to run"
+    if counts["would_fail"]:
+        yield f"{counted(counts['would_fail'], 'attempt')} would fail at once: {counts['first_problem']}"
+    if plan is not None:
+        yield from plan_lines(plan)
+
+
 def _job(query: str, data: Path, options: EvalOptions) -> EvalJob:
-    from lmql_lite.data.job import EvalJob, eval_cache, machine_cache, run_identity
-    from lmql_lite.data.report import check_tries, is_of_tries
+    from lmql_lite.data.job import EvalJob, eval_cache, run_identity
     from lmql_lite.engine.session import Session
 
     found, source = _query(query)
     session, model = Session(), model_named(options.model, {"base_url": options.base_url})
-    folder = options.cache_folder
-    cache = eval_cache(options.cache if folder is None else machine_cache(folder))
     own: Any = {"max_tokens": options.max_tokens, "cache_mode": options.cache_mode, "prices": options.prices}
-    run_options: Any = {"model": model, "session": session, "cache": cache}
+    run_options: Any = {"model": model, "session": session, "cache": eval_cache(options.cache)}
     run_options |= {name: value for name, value in own.items() if value is not None}
-    variables, seed = (
-        read_inputs(options.texts, options.values),
-        options.seed_of(None if options.fresh else options.output),
-    )
-    settings = {"seed": seed, "max_tokens": options.max_tokens, "variables": variables}
-    of_tries = tuple(each for each in options.metrics if is_of_tries(each))
-    metrics = _metrics([each for each in options.metrics if each not in of_tries], run_options)
-    check_tries(of_tries, options.repeat, has_metric=bool(metrics))
+    variables = read_inputs(options.texts, options.values)
+    settings = {"seed": options.seed, "max_tokens": options.max_tokens, "variables": variables}
     return EvalJob(
-        query=found, data=data, options=run_options, metrics=metrics, of_tries=of_tries,
-        identity=run_identity(found, source, model, session, data, settings),
-        skip_errors=options.errors == "skip", variables=variables, columns=options.columns,
-        id_column=options.id_column, target=options.target, cluster=options.cluster, selection=options.selection,
-        seed=seed, repeat=options.repeat, concurrency=options.concurrency, timeout=options.timeout,
-        retries=options.retries, budget=options.budget,
+        query=found, data=data, options=run_options, metrics=_metrics(options.metrics, run_options),
+        identity=run_identity(found, source, model, session, data, settings), variables=variables,
+        columns=options.columns, id_column=options.id_column, target=options.target, cluster=options.cluster,
+        selection=options.selection, seed=options.seed, repeat=options.repeat, concurrency=options.concurrency,
+        timeout=options.timeout, budget=options.budget,
     )  # fmt: skip
 
 
-def _metrics(specs: list[str], options: Mapping[str, Any]) -> tuple[Metric, ...]:
+def _metrics(specs: Sequence[str], options: Mapping[str, Any]) -> tuple[Metric, ...]:
     """The metrics of `-m`. Those that would have one name, such as two of `regex:`, are named as they were given."""
     from lmql_lite.data.metrics import metric_named
 
@@ -267,19 +250,12 @@ def _engine(query: str, job: EvalJob, options: EvalOptions) -> Engine | None:
         return None
     from lmql_lite.data.ray import RayEngine
 
-    folder = options.cache_folder
-    if options.cache is not None and folder is None:
-        hint = "--cache DIR/ has a file for each machine; without it each worker has a tree of its own"
-        raise InputError("--cache FILE is a file of one process", hint=hint)
-    for name in options.ray_env:
-        if name not in os.environ:
-            raise InputError(f"--ray-env {name}: this environment has no such variable")
     is_module = not isinstance(job.query, Query)
     source = query if is_module else job.query.program.span.text
+    cache = options.cache if options.cache is None or "://" in options.cache else os.path.abspath(options.cache)
+    model = options.model or os.environ.get("LQ_MODEL")
     return RayEngine(
-        source, is_module, options.model or os.environ.get("LQ_MODEL"), options.base_url, options.workers,
-        options.gpus_per_worker, None if folder is None else str(folder.resolve()),
-        {name: os.environ[name] for name in options.ray_env},
+        source, is_module, model, options.base_url, options.workers, options.gpus_per_worker, cache
     ).run  # fmt: skip
 
 
@@ -299,5 +275,5 @@ def _exit_code(report: Mapping[str, Any], gates: list[tuple[str, float]]) -> int
     return code
 
 
-for command in (show, compare_runs, export, merge):
+for command in (show, compare_runs, export):
     eval.add_command(command)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lmql_lite.apps.junit import JUnitCase
-from lmql_lite.apps.terminal import counted, money, put, write_error
+from lmql_lite.apps.terminal import counted, money, write_error
 
 if TYPE_CHECKING:
     from lmql_lite.data.run import Outcome, Tally
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 NOT_REACHED = 4
 """Exit code where a score is lower than was asked for."""
 RUN_PATH = click.Path(path_type=Path)
-FORM = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 MAX_NAMED = 10
 FEW_CLUSTERS = 20
 
@@ -48,8 +45,7 @@ class Progress:
 
     def _count(self, outcome: Outcome) -> None:
         score = next(iter(outcome.scores), None)
-        if score is not None:
-            self._score += score[0]
+        self._score += score or 0.0
         self._scored += score is not None or outcome.is_error
 
     def text(self, width: int) -> str:
@@ -64,7 +60,7 @@ class Progress:
         if scoring.attempts:
             left = int(max(scoring.attempts - ended, 0) / rate)
             parts.append(f"{left // 60}:{left % 60:02} left")
-        if scoring.metrics and not scoring.logs and self._scored:
+        if scoring.metrics and self._scored:
             parts.append(f"{scoring.metrics[0]} {self._score / self._scored:.3f}")
         parts += [f"{rate:.1f}/s", f"{self._hits:,} from the cache"]
         parts += [f"cost {money(tally.cost)}"] if tally.cost else []
@@ -73,18 +69,11 @@ class Progress:
         return shown
 
 
-def write_event(kind: str, fields: Mapping[str, Any], out: TextIO) -> None:
-    """Writes a JSON line, unbuffered: `started`, a `row` with the fields of its line in `rows.jsonl`, `done` with those
-    of the report, or `error`."""
-    put(json.dumps({**fields, "schema": 1, "type": kind}) + "\n", out)
-
-
 _GO_ON = "run the same command to continue"
 ENDINGS = {
     "running": "the run is going on",
     "died": f"the run did not end; {_GO_ON}",
     "stopped": f"the run was stopped; {_GO_ON}",
-    "merged": "joined from other runs; the command of the runs with -o FOLDER runs what is missing",
 }
 SPENT = {
     "requests": "request",
@@ -96,10 +85,8 @@ SPENT = {
 
 
 def report_lines(report: Mapping[str, Any], folder: str) -> Iterator[str]:
-    from lmql_lite.data.report import COUNTED_AS
-
     failed = sum(report["errors"].values())
-    counted_as = "" if not failed else f", {counted(failed, 'error')}, {COUNTED_AS[report['errors_count_as']]}"
+    counted_as = "" if not failed else f", {counted(failed, 'error')}, counted as wrong"
     yield f"{folder}: {counted(report['attempts'], 'attempt')} of {counted(report['ids'], 'row')}{counted_as}"
     if progress := report_progress(report):
         yield f"  {progress}"
@@ -121,20 +108,12 @@ def report_progress(report: Mapping[str, Any]) -> str:
 def report_notes(report: Mapping[str, Any], folder: str) -> Iterator[str]:
     """Lines of a report below its means."""
     yield from _few_clusters(report)
-    if tries := report.get("tries"):
-        spread = ", ".join(
-            f"{each['name']} {variance:.4f}"
-            for each, variance in zip(report["metrics"], tries["variances"], strict=False)
-        )
-        yield f"  variance within a row: {spread}" if spread else ""
-        if tries["rows"] and not tries["differ"]:
-            yield "  all tries of each row have the same answer: more of them say nothing unless the query samples"
     for name, number in report["metric_errors"].items():
         first, *others = [f"{row}: {problem}" for problem, row in report["metric_problems"][name].items()]
         yield f"  {name}: no score for {counted(number, 'row')}, counted as 0: {first}"
         yield from (f"    {each}" for each in others)
     for kind, number in report["errors"].items():
-        yield f"  {kind}: {counted(number, 'row')} (lq eval show {folder} --errors)"
+        yield f"  {kind}: {counted(number, 'row')} (lq eval show {folder} --wrong)"
     usage = report["usage"]
     spent = [counted(usage[name], what) for name, what in SPENT.items() if usage.get(name)]
     if spent:
@@ -199,25 +178,3 @@ def is_worse(comparison: Mapping[str, Any], most: float) -> bool:
     for each in worse:
         write_error(f"{each['name']} is worse by {-each['delta']['mean']:.4f}")
     return bool(worse)
-
-
-def row_cases(records: Sequence[Mapping[str, Any]], run: str, data: str) -> Iterator[JUnitCase]:
-    """A test case for each attempt; it fails where its first score is below 1."""
-    from lmql_lite.data.metrics import answer_of
-    from lmql_lite.data.report import is_wrong
-
-    for record in sorted(records, key=lambda each: (each["line"], each["repeat"])):
-        problems: list[str] = []
-        if error := record.get("error"):
-            problems = [error["message"], *([f"hint: {error['hint']}"] if error.get("hint") else [])]
-        elif is_wrong(record):
-            scores = ", ".join(f"{metric} {_scored(found)}" for metric, found in record["scores"].items())
-            answer, target = json.dumps(answer_of(record)), json.dumps(record.get("target"))
-            problems = [f"answer {answer}, target {target}", scores]
-        name = record["id"] if not record["repeat"] else f"{record['id']} ({record['repeat'] + 1})"
-        seconds = record.get("ms", 0.0) / 1000
-        yield JUnitCase(name, run, data, record["line"], seconds, problems, is_error=bool(error))
-
-
-def _scored(found: Any) -> str:
-    return f"{found[0]:g}" if isinstance(found, list) else str(found["error"])

@@ -55,22 +55,17 @@ _STYLED = re.compile(
 )
 """The parts of a report that have a colour."""
 
-RUN_MODEL = click.option(
-    "--model",
-    metavar="ID",
-    help="demo, smol, local:NAME_OR_PATH, llamacpp:FILE.gguf; openai/NAME behind an API; ollama/NAME, vllm/NAME or "
-    "llamacpp/NAME on a server on this machine. Default: the query's own model, then LQ_MODEL, pyproject.toml, "
-    "demo.",
+MODEL_HELP = (
+    "demo, smol, local:NAME_OR_PATH, llamacpp:FILE.gguf; openai/NAME behind an API; ollama/NAME, vllm/NAME or "
+    "llamacpp/NAME on a server on this machine. Default: the query's own model, then LQ_MODEL, pyproject.toml, demo."
 )
-
-
-BASE_URL = click.option(
-    "--base-url",
-    metavar="URL",
-    help="Address of the server of openai/NAME, such as http://localhost:8000/v1. Default: LQ_BASE_URL, then "
+RUN_MODEL = click.option("--model", metavar="ID", help=MODEL_HELP)
+BASE_URL_HELP = (
+    "Address of the server of openai/NAME, such as http://localhost:8000/v1. Default: LQ_BASE_URL, then "
     "OPENAI_BASE_URL, then OpenAI. The key is read from OPENAI_API_KEY only, because all users of a machine can see "
-    "its command lines.",
+    "its command lines."
 )
+BASE_URL = click.option("--base-url", metavar="URL", help=BASE_URL_HELP)
 TIMEOUT = click.option(
     "--timeout", type=float, metavar="SECONDS", help="Longest silence of the server in seconds (default: 300)."
 )
@@ -110,7 +105,8 @@ _INPUT_OPTIONS = (
         help="An input that is not text: a number, a list...",
     ),
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+JSON_HELP = "One JSON object."
+JSON = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 
 
 def model_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,10 +15,12 @@ import builtins
 import re
 import time
 import tomllib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from lmql_lite.api import INPUT, Options, Query
 from lmql_lite.api import compile as compile_query
@@ -34,31 +36,58 @@ from lmql_lite.options import OPTIONS
 from lmql_lite.plain import plain
 
 SUFFIX = ".cases.toml"
-OF_A_FILE = ("query", "model", "options", "case")
-OF_A_CASE = (
-    "name", "inputs", "options", "returns", "holes", "assert", "distribution", "seeds", "pass_rate"
-)  # fmt: skip
+BEGIN = "each begins with a line [[case]]"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+def _checked(condition: str) -> str:
+    try:
+        ast.parse(condition, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"not an expression of Python, such as 'len(ANSWER) < 5' ({error})") from None
+    return condition
+
+
+Condition = Annotated[str, AfterValidator(_checked)]
+
+
+class Case(BaseModel):
     """Runs of a query with the same inputs, one per seed, and their expectations.
 
-    `expected` has the return value, if one is named, as `returns`; `holes` has values of holes; `conditions` are Python
-    expressions; `distribution` has the lowest and highest probabilities of options for each hole. The case passes if at
-    least the share `pass_rate` of its runs passes.
+    `returns` is the expected value, if one is named, and `holes` has values of holes; `conditions` are Python
+    expressions. The case passes if at least the share `pass_rate` of its runs passes.
     """
 
-    name: str
-    line: int
-    inputs: Mapping[str, Any]
-    options: Mapping[str, Any]
-    expected: Mapping[str, Any]
-    holes: Mapping[str, Any]
-    conditions: tuple[str, ...]
-    distribution: Mapping[str, Mapping[str, tuple[float, float]]]
-    seeds: tuple[int | None, ...]
-    pass_rate: float
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str = ""
+    inputs: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    returns: Any = None
+    holes: dict[str, Any] = {}
+    conditions: list[Condition] = Field([], alias="assert")
+    seeds: PositiveInt | None = None
+    pass_rate: float = Field(1.0, gt=0, le=1)
+
+    _line: int = 0
+
+    @property
+    def line(self) -> int:
+        return self._line
+
+    @property
+    def drawn(self) -> Sequence[int | None]:
+        """The seed of each run."""
+        return [self.options.get("seed")] if self.seeds is None else range(self.seeds)
+
+
+class CaseTable(BaseModel):
+    """A file of cases as it is written. Options above the first case apply to all."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    options: dict[str, Any] = {}
+    case: list[Case] = Field(min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +102,7 @@ class CaseFile:
     @property
     def recording(self) -> Path:
         """File with what the model answered to the cases."""
-        return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.cases.jsonl")
+        return self.query.with_suffix(".cases.jsonl")
 
 
 def case_files(place: Path) -> Iterator[Path]:
@@ -102,108 +131,58 @@ def read_cases(path: Path) -> CaseFile:
     """The cases of a file. Raises InputError, with the line of the case, for what is not a case."""
     try:
         text = path.read_text("utf-8")
-        table = tomllib.loads(text)
+        found = tomllib.loads(text)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(
-            f"{path} is not TOML: {error}", hint="texts stand in quotes, and a table on one line"
+            f"{path} is not TOML: {error}", hint="texts are in quotes, and a table is on one line"
         ) from None
-    place = str(path)
-    _known(table, OF_A_FILE, place)
-    query = path.with_name(_text(table, "query", place) or path.name.removesuffix(SUFFIX) + ".lq")
+    query = path.with_name(path.name.removesuffix(SUFFIX) + ".lq")
     if not query.is_file():
-        raise InputError(
-            f"{path} has cases of {query}, which does not exist", hint='query = "FILE.lq" names another one'
-        )
+        raise InputError(f"{path} has cases of {query}, which does not exist", hint="cases are beside their query")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"\s*\[\[\s*case\s*\]\]", line)]
-    tables, shared = table.get("case"), _table(table, "options", place)
-    if not isinstance(tables, list) or not tables or len(lines) != len(tables):
-        raise InputError(f"{path} has no cases", hint="each begins with a line [[case]]")
-    cases = tuple(
-        _case(each, number, line, shared, f"{path}:{line}")
-        for number, (each, line) in enumerate(zip(tables, lines, strict=True), 1)
-    )
-    names = [case.name for case in cases]
-    if twice := [case for at, case in enumerate(cases) if case.name in names[:at]]:
-        raise InputError(f"{path}:{twice[0].line}: a second case is called {twice[0].name!r}")
-    return CaseFile(path, query, _text(table, "model", place), cases)
+    if isinstance(tables := found.get("case"), list) and len(tables) != len(lines):
+        raise InputError(f"{path} has no cases", hint=BEGIN)
+    try:
+        table = CaseTable.model_validate(found)
+    except ValidationError as error:
+        raise _problem(path, lines, error.errors()) from None
+    cases: dict[str, Case] = {}
+    for number, (each, line) in enumerate(zip(table.case, lines, strict=True), 1):
+        name, options = each.name or f"case {number}", table.options | each.options
+        case = each.model_copy(update={"name": name, "options": options})
+        case._line = line
+        if unknown := [name for name in case.options if name not in OPTIONS or name in OF_A_RUN]:
+            hint = did_you_mean(unknown[0], OPTIONS)
+            raise InputError(f"{path}:{line}: options has no {unknown[0]!r}", hint=hint)
+        if case.name in cases:
+            raise InputError(f"{path}:{line}: a second case is called {case.name!r}")
+        cases[case.name] = case
+    return CaseFile(path, query, table.model, tuple(cases.values()))
 
 
-def _case(table: dict[str, Any], number: int, line: int, shared: dict[str, Any], place: str) -> Case:
-    _known(table, OF_A_CASE, place)
-    options = shared | _table(table, "options", place)
-    for name in options:
-        if name not in OPTIONS or name in ("cache", "cache_mode", "model", "session", "trace"):
-            hint = did_you_mean(name, OPTIONS)
-            raise InputError(f"{place}: options has no {name!r}", hint=hint)
-    conditions = table.get("assert", [])
-    conditions = [conditions] if isinstance(conditions, str) else conditions
-    for condition in conditions:
-        try:
-            ast.parse(condition, mode="eval")
-        except (SyntaxError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{place}: assert has {condition!r}, which is not an expression of Python ({error})",
-                hint='such as assert = ["len(ANSWER) < 5"]',
-            ) from None
-    seeds, rate = table.get("seeds"), table.get("pass_rate", 1.0)
-    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
-        seeds = list(range(seeds))
-    if seeds is not None and not (isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds)):
-        raise InputError(f"{place}: seeds is a number of them, or a list; this is {seeds!r}", hint="seeds = 20")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
-        raise InputError(f"{place}: pass_rate is a share above 0 and at most 1; this is {rate!r}")
-    if rate < 1 and seeds is None:
-        raise InputError(f"{place}: pass_rate is a share of seeds, and there is one run", hint="add seeds = 20")
-    return Case(
-        name=_text(table, "name", place) or f"case {number}",
-        line=line,
-        inputs=_table(table, "inputs", place),
-        options=options,
-        expected={"returns": table["returns"]} if "returns" in table else {},
-        holes=_table(table, "holes", place),
-        conditions=tuple(conditions),
-        distribution={hole: _bounds(hole, each, place) for hole, each in _table(table, "distribution", place).items()},
-        seeds=(options.get("seed"),) if seeds is None else tuple(seeds),
-        pass_rate=float(rate),
-    )
+OF_A_RUN = ("cache", "cache_mode", "model", "session", "trace")
+"""Options that a case may not set."""
 
 
-def _bounds(hole: str, options: Any, place: str) -> dict[str, tuple[float, float]]:
-    found = {}
-    for option, bound in options.items() if isinstance(options, dict) else [("", None)]:
-        bounds: list[Any] = bound if isinstance(bound, list) else [bound, 1.0]
-        if len(bounds) != 2 or not all(isinstance(each, int | float) and 0 <= each <= 1 for each in bounds):
-            raise InputError(
-                f"{place}: distribution.{hole} gives the lowest probability of each option, or the lowest and "
-                "the highest",
-                hint=f'distribution.{hole} = {{ " yes" = 0.6, " no" = [0, 0.4] }}',
-            )
-        found[option] = (float(bounds[0]), float(bounds[1]))
-    return found
-
-
-def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str) -> None:
-    for name in table:
-        if name not in names:
-            raise InputError(
-                f"{place}: {name!r} is not known", hint=did_you_mean(name, names) or f"known: {', '.join(names)}"
-            )
-
-
-def _table(table: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{place}: {name} is a table; this is {found!r}", hint=f'{name} = {{ NAME = "value" }}')
-    return found
-
-
-def _text(table: Mapping[str, Any], name: str, place: str) -> str | None:
-    found = table.get(name)
-    if found is not None and not isinstance(found, str):
-        raise InputError(f"{place}: {name} is a text; this is {found!r}")
-    return found
+def _problem(path: Path, lines: Sequence[int], errors: Sequence[Mapping[str, Any]]) -> InputError:
+    """The error of what is no case, at its line; a key that is not known first."""
+    found = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    first, *rest = found["loc"]
+    if first != "case":
+        place, known, names = str(path), [*CaseTable.model_fields], [first, *rest]
+    elif not rest:
+        return InputError(f"{path} has no cases", hint=BEGIN)
+    else:
+        place, names = f"{path}:{lines[rest[0]]}", rest[1:]
+        known = [field.alias or name for name, field in Case.model_fields.items()]
+    name = ".".join(map(str, names))
+    if found["type"] == "extra_forbidden":
+        return InputError(
+            f"{place}: {name!r} is not known", hint=did_you_mean(name, known) or f"known: {', '.join(known)}"
+        )
+    return InputError(f"{place}: {name} is {found['input']!r}: {found['msg'].removeprefix('Value error, ')}")
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -282,7 +261,7 @@ async def run_cases(
             return await _run(query, case, seed, cast("Options", {"model": chosen, "session": session}))
 
     session.recording, began = recording, time.perf_counter()
-    tasks = [[asyncio.create_task(run(case, seed)) for seed in case.seeds] for case in file.cases]
+    tasks = [[asyncio.create_task(run(case, seed)) for seed in case.drawn] for case in file.cases]
     try:
         for case, runs in zip(file.cases, tasks, strict=True):
             done = tuple([await each for each in runs])
@@ -309,35 +288,17 @@ async def _run(query: Query, case: Case, seed: int | None, options: Options) -> 
 def problems_of(case: Case, result: Result) -> list[str]:
     """Sentences about what does not hold of a result."""
     found = []
-    for value in case.expected.values():
-        if not equal(plain(result.value), value):
-            found.append(f"returned {result.value!r}, expected {value!r}")
+    if "returns" in case.model_fields_set and not equal(plain(result.value), case.returns):
+        found.append(f"returned {result.value!r}, expected {case.returns!r}")
     for hole, value in case.holes.items():
         if hole not in result:
             others = did_you_mean(hole, result) or f"there are {', '.join(result)}"
             found.append(f"no hole {hole!r} was filled; {others}")
         elif not equal(plain(result[hole]), value):
             found.append(f"{hole} is {result[hole]!r}, expected {value!r}")
-    for hole, options in case.distribution.items():
-        found += _unlikely(hole, options, result)
     known = {**case.inputs, **result.variables, "value": result.value, "prompt": result.prompt, "result": result}
     known.pop(INPUT, None)
     return found + [problem for condition in case.conditions if (problem := _unmet(condition, known))]
-
-
-def _unlikely(hole: str, options: Mapping[str, tuple[float, float]], result: Result) -> list[str]:
-    pairs = result.variables.get(f"P({hole})")
-    if pairs is None:
-        return [f"[{hole}] has no distribution; write: distribution {hole} in [...] behind its prompt"]
-    shares = {str(option): share for option, share in pairs}
-    found = []
-    for option, (low, high) in options.items():
-        if option not in shares:
-            found.append(f"{option!r} is not an option of [{hole}]; there are {', '.join(map(repr, shares))}")
-        elif not low <= shares[option] <= high:
-            wanted = f"at least {low:g}" if shares[option] < low else f"at most {high:g}"
-            found.append(f"P({hole} = {option!r}) is {shares[option]:.4f}, expected {wanted}")
-    return found
 
 
 def _unmet(condition: str, known: Mapping[str, Any]) -> str | None:

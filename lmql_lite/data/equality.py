@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
-from unicodedata import category, normalize
+from unicodedata import normalize
 
 _INVISIBLE = (
     *(0xAD, 0x61C, 0x200B, 0x200E, 0x200F, 0xFE0E, 0xFE0F, 0xFEFF),
@@ -27,21 +26,31 @@ _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _SPELLED = {"true": True, "false": False}
 _NUMERAL = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _EXACT_INTEGERS = 2**53
-_MAX_DIGITS = 400
-_PAIRS = {"(": ")", "[": "]", '"': '"', "'": "'", "`": "`", "「": "」", "『": "』", "【": "】"}
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_)(?=[^\s_])([^*_]+)(?<=[^\s_])\1(?![\w*])")
-_QUOTED = re.compile(r"(?<!\w)'([^']+)'(?!\w)")
-_ENDS = re.compile(r"(?<=[^\s.,;:?!…。、])(?:[.,;:?…。、]|(?<=[^\W\d_])!|(?<=[?!])!)+$")
-_BEGINS = re.compile(r"^(?:(?:[,;:…¿¡。、]|\.(?!\w))+\s*(?=[\w\"'`]|[(\[]\w)|[-*•]\s+(?=[^\W\d_]))")
-_UNCLOSED = re.compile(r"[\"`'(\[](?=[\w\"'`(\[])|(?<=[^\s\d])[\"`]|(?<=[\w.!?+#%\"'])[)\]]")
-_UNSPACED = re.compile(
+_AROUND = [
+    re.compile(rf"(?s:{pattern})")
+    for pattern in (
+        r"""(["'`])(?P<inside>[^"'`]+)\1""",
+        r"[(\[](?P<inside>[^()\[\],;]+)[)\]]",
+        r"(\*{1,3})(?P<inside>[^\s*][^*]*)\1",
+        r"_(?P<inside>[^\s_][^_]*)_",
+        r"[-*•]\s+(?P<inside>\w.*)",
+        r"(?P<inside>[^()\[\]]*\w)[)\]]",
+        r"(?P<inside>.*[^\s.,;:?!…。、])[.,;:?…。、]+",
+        r"(?P<inside>.*[^\W\d_])!+",
+    )
+]
+"""What may surround an answer: quotes, brackets around one thing, emphasis, a mark of a list, and marks behind it."""
+_UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
 """Characters of scripts without blanks between words."""
-_JOINED = re.compile(r"(?<=[^\W\d_])[.'](?=[^\W\d_])|(?<=\b[^\W\d_])/(?=[^\W\d_]\b)")
+_WORD = re.compile(rf"{_UNSPACED}[\u0300-\u036f\u0e31-\u0e4e]*|(?:(?!{_UNSPACED})\S)+")
+_MARKS_AROUND = re.compile(
+    r"""^(?:["'`(\[]|\*\*)+(?=\w)|(?<=[^\W\d_])!+$|(?:["`)\].,;:?…。、]|\*\*|(?<=\w\w)'|(?<=\W)')+$"""
+)
+_JOINED = re.compile(r"(?<=[^\W\d_])[.'/](?=[^\W\d_])")
 """Marks inside a word: `U.S`, `don't`, `N/A`."""
-_POSSESSIVE = re.compile(r"(?<=[^\W\d_]{2})'$")
 _ARTICLES = ("a", "an", "the")
 
 
@@ -130,20 +139,14 @@ def json_value(value: Any) -> Any:
 def _typed(value: Any) -> Any:
     if isinstance(value, bool):
         return ("bool", value)
-    if isinstance(value, int | float | Decimal):
-        number = value if isinstance(value, Decimal) else numeral(value)
-        return None if number is None else _written(number)
     if isinstance(value, dict):
         return {_visible(key): _typed(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_typed(each) for each in value]
-    return _visible(value) if isinstance(value, str) else value
-
-
-def _written(number: Decimal) -> Decimal | str:
-    """A number, or the digits of a large whole one, as which `plain` writes it."""
-    is_large = number.copy_abs() >= _EXACT_INTEGERS and number.adjusted() < _MAX_DIGITS
-    return f"{number:f}" if is_large and number == number.to_integral_value() else number
+    if isinstance(value, str):
+        shown = _visible(value)
+        return Decimal(shown) if re.fullmatch(r"-?\d{16,400}", shown) else shown  # as `plain` writes large numbers
+    return numeral(value) if isinstance(value, int | float) else value
 
 
 def holds(answer: Any, target: Any) -> bool:
@@ -162,43 +165,23 @@ def bare(value: Any) -> str:
 
     Signs and symbols are kept, brackets around several things too, and a text of nothing else stays as it is.
     """
-    return _ungrouped(_peeled(" ".join(_plain_text(value).split())))
+    found = " ".join(_plain_text(value).split())
+    while inside := next((peeled["inside"] for each in _AROUND if (peeled := each.fullmatch(found))), None):
+        found = inside.strip()
+    return _ungrouped(found)
 
 
 def words(value: Any) -> list[str]:
-    """Words of a text without case, articles and punctuation. In scripts without blanks each character is a word."""
-    unmarked = _QUOTED.sub(r"\1", _EMPHASIS.sub(r"\2", _plain_text(value)))
-    found = [word for chunk in unmarked.split() for word in _words_of(chunk)]
-    kept = [word for word in found if any(category(each)[0] != "P" for each in word)] or [*filter(None, found)]
+    """Words of a text without case, articles and the punctuation around them. In scripts without blanks each character
+    is a word."""
+    chunks = [_ungrouped(_JOINED.sub("", _unmarked(chunk))) for chunk in bare(value).split()]
+    found = [word for chunk in chunks for word in _WORD.findall(chunk)]
+    kept = [word for word in found if any(map(str.isalnum, word))] or found
     return [word for place, word in enumerate(kept) if word not in _ARTICLES or place == len(kept) - 1]
 
 
-def _words_of(chunk: str) -> Iterator[str]:
-    if chunk.isascii() and chunk.isalnum():
-        yield chunk
-        return
-    word = ""
-    joined = _POSSESSIVE.sub("", _JOINED.sub("", _ungrouped(_peeled(chunk))))
-    for place, one in enumerate(joined):
-        is_mark = category(one)[0] == "M"
-        if not is_mark and (_UNSPACED.match(one) or _UNSPACED.match(word)):
-            yield word
-            word = one
-        elif category(one)[0] == "P" and _parts(joined, place):
-            yield word
-            word = ""
-        else:
-            word += one
-    yield word
-
-
-def _parts(chunk: str, place: int) -> bool:
-    """True if the punctuation at a place parts two words: not at an end, and not between digits."""
-    if chunk[place] in "#%&@*\\" or not 0 < place < len(chunk) - 1:
-        return False
-    before, after = chunk[place - 1], chunk[place + 1]
-    is_bracket = category(chunk[place]) in ("Ps", "Pe")
-    return before.isalnum() and after.isalnum() and not is_bracket and not (before.isdigit() and after.isdigit())
+def _unmarked(chunk: str) -> str:
+    return _MARKS_AROUND.sub("", chunk) or chunk
 
 
 def _visible(value: str) -> str:
@@ -212,34 +195,3 @@ def _plain_text(value: Any) -> str:
 
 def _ungrouped(found: str) -> str:
     return found.replace(",", "") if "," in found and _NUMERAL.fullmatch(found) else found
-
-
-def _peeled(found: str) -> str:
-    while not (found[:1].isalnum() and found[-1:].isalnum()) and (shorter := _peeled_once(found)) != found:
-        found = shorter
-    return found
-
-
-def _peeled_once(found: str) -> str:
-    inside = found[1:-1].strip()
-    if found[:1] in _PAIRS and inside and found[-1] == _PAIRS[found[0]]:
-        marks = {found[0], found[-1]} if found[0] in "\"'`" else {*_PAIRS, *_PAIRS.values(), ",", ";"}
-        if not marks & {*inside}:
-            return inside
-    if emphasis := _EMPHASIS.fullmatch(found):
-        return emphasis[2]
-    shorter = _BEGINS.sub("", _ENDS.sub("", found)).strip()
-    if shorter != found:
-        return shorter
-    return _without_unclosed(found)
-
-
-def _without_unclosed(found: str) -> str:
-    """A text without the quote or bracket at one end that has no partner."""
-    for place, rest in ((0, found[1:]), (len(found) - 1, found[:-1])):
-        mark = found[place : place + 1]
-        if mark not in "\"`'()[]{}" or any(each in rest for each in ("\"`'" if mark in "\"`'" else "()[]{},;")):
-            continue
-        if (unclosed := _UNCLOSED.match(found, place)) and unclosed[0] == mark:
-            return rest
-    return found

@@ -72,8 +72,8 @@ def identity_of(folder: Path) -> dict[str, Any]:
 
 
 def status_of(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Status of a run, and how it is scored: `finished`, `running`, `stopped` (by its user or an error), `merged`, or
-    `died` where its process is gone. Raises InputError for a folder that is not a run."""
+    """Status of a run, and how it is scored: `finished`, `running`, `stopped` (by its user or an error), or `died`
+    where its process is gone. Raises InputError for a folder that is not a run."""
     found = facts_of(folder)
     status = str(found.get("status"))
     if status == RUNNING and not _is_written(folder / ROWS):

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lmql_lite.api import Query, RunOptions
 from lmql_lite.cache.tokens.trees import TokenCache
@@ -21,6 +20,7 @@ from lmql_lite.data.metrics import Metric
 from lmql_lite.data.rows import FileRow, is_table, read_rows
 from lmql_lite.decorators import QueryFunction
 from lmql_lite.engine.blocking import blocking
+from lmql_lite.engine.plan import Plan
 from lmql_lite.engine.rows import constant_model
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import checked
@@ -40,56 +40,40 @@ _WORDS = {"fingerprint": "version of the model"}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selected rows. The report of a run covers these only. `percent` is a share of all rows; `filters` are values of
-    columns, of which a row has one for each column."""
+    """Selected rows: the first `limit` of those that have one of the values for each column of `filters`. The report of
+    a run covers these only."""
 
-    start: int = 0
-    stop: int | None = None
-    percent: float | None = None
-    sample: int | None = None
+    limit: int | None = None
     filters: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def rows(self, source: Iterator[FileRow]) -> frozenset[int] | None:
-        """Numbers of the selected rows; None for all. Raises InputError for a column or value that no row has."""
-        if self == Selection():
-            return None
-        chosen: list[tuple[int, str]] = []
-        known: dict[str, set[str]] = {name: set() for name in self.filters}
-        columns = {"id": None}
-        for number, row in enumerate(source):
+    def rows(self, source: Iterator[FileRow]) -> Iterator[FileRow]:
+        """Raises InputError for a column or value that no row has, in the rows up to the limit."""
+        columns: dict[str, None] = {"id": None}
+        missing = {(name, value) for name, values in self.filters.items() for value in values}
+        count = 0
+        for row in source:
             columns.update(dict.fromkeys(row.values))
-            own = {name: str(row.values.get(name, row.id if name == "id" else None)) for name in self.filters}
-            for name, value in own.items():
-                known[name].add(value)
-            if all(value in self.filters[name] for name, value in own.items()):
-                chosen.append((number, row.id))
-        for name, values in self.filters.items():
+            own = {(name, str(row.values.get(name, row.id if name == "id" else None))) for name in self.filters}
+            missing -= own
+            if all(value in self.filters[name] for name, value in own):
+                if count == self.limit:
+                    return
+                count += 1
+                yield row
+        for name, value in sorted(missing):
             if name not in columns:
                 raise InputError(f"no row has a column {name!r}", hint=did_you_mean(name, columns))
-            if unknown := values - known[name]:
-                raise InputError(f"no row has the {name} {sorted(unknown)[0]!r}")
-        stop = self.stop if self.percent is None else round(len(chosen) * self.percent / 100)
-        chosen = chosen[self.start : stop]
-        if self.sample is not None:  # by the digest of the id: another row in the data changes few of them
-            chosen = sorted(chosen, key=lambda each: sha256(each[1].encode()).digest())[: self.sample]
-        return frozenset(number for number, _ in chosen)
+            raise InputError(f"no row has the {name} {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """Everything but the records that a report is made from. The folder of a run keeps it, so that a run can be looked
-    at while it is going on and after it has died.
-
-    `logs` are the metrics whose scores are log-likelihoods; `of_tries` those over the repeats of a row. `attempts` is
-    the number that is asked for, None if it is not known.
+    at while it is going on and after it has died. `attempts` is the number that is asked for, None if it is not known.
     """
 
     metrics: tuple[str, ...]
-    logs: tuple[str, ...] = ()
     cluster: str | None = None
-    repeat: int = 1
-    of_tries: tuple[str, ...] = ()
-    skip_errors: bool = False
     attempts: int | None = None
 
 
@@ -102,8 +86,6 @@ class EvalJob:
     options: RunOptions
     identity: Mapping[str, Any]
     metrics: tuple[Metric, ...] = ()
-    of_tries: tuple[str, ...] = ()
-    skip_errors: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     id_column: str = "id"
@@ -114,20 +96,16 @@ class EvalJob:
     repeat: int = 1
     concurrency: int | None = None
     timeout: float | None = None
-    """Most seconds of one try of a row."""
-    retries: int = 0
-    """Most tries of a row that fails, the first one apart."""
+    """Most seconds of a row."""
     budget: Mapping[str, float] = field(default_factory=dict)
     """Most requests, total_tokens and cost of the whole run."""
 
     @cached_property
     def scoring(self) -> Scoring:
         """Scoring of the report. Raises InputError for data that cannot be run over."""
-        names = tuple(metric.name for metric in self.metrics)
-        logs = tuple(metric.name for metric in self.metrics if metric.is_log)
         self.check()
         attempts = sum(1 for _ in self.rows()) * self.repeat
-        return Scoring(names, logs, self.cluster, self.repeat, self.of_tries, self.skip_errors, attempts)
+        return Scoring(tuple(metric.name for metric in self.metrics), self.cluster, attempts)
 
     @property
     def scored(self) -> list[str]:
@@ -145,15 +123,9 @@ class EvalJob:
             return (*self.query.inputs, *sorted(self.query.program.builtins))
         return tuple(self.query.__signature__.parameters)
 
-    @cached_property
-    def _chosen(self) -> frozenset[int] | None:
-        return self.selection.rows(read_rows(self.data, self.id_column))
-
     def rows(self) -> Iterator[FileRow]:
         """The selected rows, in the order of the data."""
-        for number, row in enumerate(read_rows(self.data, self.id_column)):
-            if self._chosen is None or number in self._chosen:
-                yield row
+        return self.selection.rows(read_rows(self.data, self.id_column))
 
     def inputs_of(self, row: FileRow) -> dict[str, Any]:
         """Inputs of the query: variables, and columns of the row; `columns` maps inputs to columns of other names."""
@@ -163,6 +135,12 @@ class EvalJob:
             if column in row.values:
                 found[name] = row.values[column]
         return found
+
+    def plan(self, row: FileRow, limits: Mapping[str, Any]) -> Plan:
+        """Plan of a row's run within limits of the whole run."""
+        inputs, options = self.inputs_of(row), cast("Any", {**self.options, **limits})
+        query = self.query
+        return query.plan(inputs, **options) if isinstance(query, Query) else query.plan(**inputs, **options)
 
     def target_of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The target of a row by its name; nothing for a row without one. A blank cell of a CSV file is none."""
@@ -270,12 +248,3 @@ def eval_cache(file: str | None = None) -> TokenCache:
     """Cache of a data-set run. Its rows ask different questions, so that memory holds what rows under way and shared
     beginnings need, and little more."""
     return TokenCache(file, max_bytes=TREE_BYTES)
-
-
-def machine_cache(folder: Path) -> str:
-    """File of this machine in a folder of caches. Raises InputError where the folder cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise InputError(f"the cache folder {folder} cannot be made: {error.strerror}") from None
-    return str(folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', socket.gethostname())}.tokens")

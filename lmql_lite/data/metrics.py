@@ -21,38 +21,33 @@ from lmql_lite.errors import InputError, did_you_mean
 
 Record = Mapping[str, Any]
 NO_TARGET = "the row has no target"
-Score = tuple[float, float]
-"""A score and its weight: 1, or the units over which a perplexity is a mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A metric by the name that the user gave it. `version` changes when its definition does.
 
-    `is_log`: scores are mean negative log-likelihoods, and reports show their exponential. `needs_target`: a row
-    without target has no score. The target null is right for the answer None; any other answer has no score.
+    `needs_target`: a row without target has no score. The target null is right for the answer None; any other answer
+    has no score.
     """
 
     name: str
     measure: Callable[[Record], Any]
     version: str = ""
-    is_log: bool = False
     needs_target: bool = True
 
-    async def score(self, record: Record) -> Score:
+    async def score(self, record: Record) -> float:
         """Score of a record. Raises ValueError with a sentence where there is none."""
         if self.needs_target and record.get("target") is None and ("target" not in record or has_answer(record)):
             raise ValueError(NO_TARGET)
         found = self.measure(record)
         if inspect.isawaitable(found):
             found = await found
-        value, weight = found if isinstance(found, tuple) else (found, 1.0)
-        if isinstance(value, str) or value is None:
-            raise ValueError(f"{self.name} returned {value!r}, and a score is a number or a bool")
-        value = float(value)
-        if not math.isfinite(value):
-            raise ValueError(f"{self.name} returned {value}, which is not a score")
-        return value, float(weight)
+        if isinstance(found, str) or found is None:
+            raise ValueError(f"{self.name} returned {found!r}, and a score is a number or a bool")
+        if not math.isfinite(score := float(found)):
+            raise ValueError(f"{self.name} returned {score}, which is not a score")
+        return score
 
 
 def answer_of(record: Record) -> Any:
@@ -105,6 +100,20 @@ def f1(record: Record) -> float:
     return 1.0 if same(answer, record["target"]) else max(map(overlap, targets))
 
 
+def regex(record: Record) -> bool:
+    """The target, or one of several, as a regular expression that is found in the answer, or equality."""
+    answer = answer_of(record)
+    for target in _targets(record, takes_blank=False):
+        if same(answer, target):
+            return True
+        try:
+            if answer is not None and re.search(text(target), text(answer)):
+                return True
+        except re.error as error:
+            raise ValueError(f"{target!r} is not a regular expression: {error}") from None
+    return False
+
+
 def choice(record: Record) -> bool:
     """Equality without case and without the punctuation around; a whole number as target is an index into the row's
     `choices`."""
@@ -155,58 +164,40 @@ def _is_target(best: int, options: Sequence[Any], target: Any) -> bool:
     return same(options[best], target) if place is None else bool(options[best] == options[place])
 
 
-def _best_of(length: Callable[[str], int] | None) -> Callable[[Record], bool]:
-    """Metric: the option with the highest log-likelihood, divided by its length where one is given, is the target."""
-
-    def measure(record: Record) -> bool:
-        options, logprobs = _likelihoods(record)
-        columns = record.get("columns", {})
-        named = columns.get("choices")  # options without the blank before them
-        counted = named if isinstance(named, list) and len(named) == len(options) else options
-        sizes = [1 if length is None else max(length(str(option)), 1) for option in counted]
-        if length is not None and not isinstance(record.get("value"), dict):
-            raise ValueError("a distribution has no absolute log-likelihoods: return await context.score(options)")
-        means = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
-        if not means or any(math.isnan(mean) for mean in means):
-            raise ValueError("the options have no log-likelihoods")
-        best = means.index(max(means))
-        return any(_is_target(best, options, target) for target in _targets(record))
-
-    return measure
+def likeliest(record: Record) -> bool:
+    """Equality of the option with the highest log-likelihood and the target."""
+    options, logprobs = _likelihoods(record)
+    return _is_best(record, options, logprobs)
 
 
-def _perplexity(unit: str) -> Callable[[Record], Score]:
-    def measure(record: Record) -> Score:
-        options, logprobs = _likelihoods(record)
-        if len(options) != 1 or not isinstance(record.get("value"), dict):
-            raise ValueError("a perplexity is of one text: return await context.score([text])")
-        whole = str(options[0])
-        sizes = {"word": len(whole.split()), "byte": len(whole.encode())}
-        size = sizes[unit] if unit in sizes else len(record["value"]["tokens"][0])
-        return -logprobs[0] / max(size, 1), max(size, 1)
-
-    return measure
+def likeliest_per_character(record: Record) -> bool:
+    """The same with log-likelihoods divided by the lengths of their options, without the blank before them."""
+    options, logprobs = _likelihoods(record)
+    if not isinstance(record.get("value"), dict):
+        raise ValueError("a distribution has no absolute log-likelihoods: return await context.score(options)")
+    named = record.get("columns", {}).get("choices")
+    counted = named if isinstance(named, list) and len(named) == len(options) else options
+    sizes = [max(len(str(option)), 1) for option in counted]
+    return _is_best(record, options, [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)])
 
 
-_VERSION = "3"
-_BUILT_IN: dict[str, Metric] = {
-    **{
-        name: Metric(name, measure, _VERSION)
-        for name, measure in {
-            "exact": exact,
-            "contains": contains,
-            "f1": f1,
-            "choice": choice,
-            "json": json_equal,
-            "acc": _best_of(None),
-            "acc_norm": _best_of(len),
-            "acc_bytes": _best_of(lambda option: len(option.encode())),
-        }.items()
-    },
-    **{
-        name: Metric(name, _perplexity(unit), is_log=True, needs_target=False)
-        for name, unit in (("perplexity", "token"), ("word_perplexity", "word"), ("byte_perplexity", "byte"))
-    },
+def _is_best(record: Record, options: Sequence[Any], means: Sequence[float]) -> bool:
+    if not means or any(map(math.isnan, means)):
+        raise ValueError("the options have no log-likelihoods")
+    best = means.index(max(means))
+    return any(_is_target(best, options, target) for target in _targets(record))
+
+
+_VERSION = "4"
+_MEASURES: Mapping[str, Callable[[Record], Any]] = {
+    "exact": exact,
+    "contains": contains,
+    "regex": regex,
+    "f1": f1,
+    "choice": choice,
+    "json": json_equal,
+    "acc": likeliest,
+    "acc_norm": likeliest_per_character,
 }
 
 
@@ -219,10 +210,11 @@ def metric_named(spec: str, judge: Judge) -> Metric:
 
     A Python function gets the record's answer, target and columns, as many of them as it takes.
     """
-    if spec in _BUILT_IN:
-        return _BUILT_IN[spec]
-    if spec.partition(":")[0] == "regex":
-        return _regex(spec)
+    if measure := _MEASURES.get(spec):
+        return Metric(spec, measure, _VERSION)
+    kind, colon, pattern = spec.partition(":")
+    if kind == "regex" and colon:
+        return Metric("regex", _matching(pattern), f"{_VERSION}:{pattern}", needs_target=False)
     if spec.endswith((".lq", ".lmql")):
         path = Path(spec)
         return Metric(path.stem, judge(path), _digest(path), needs_target=False)
@@ -231,35 +223,18 @@ def metric_named(spec: str, judge: Judge) -> Metric:
         path = Path(file)
         version = _digest(path)
         return Metric(name, _function(path, name), version, needs_target=False)
-    known = (*_BUILT_IN, "regex", "pass@K")
+    known = (*_MEASURES, "regex:PATTERN")
     hint = did_you_mean(spec, known) or f"there are {', '.join(known)}, FILE.py:FUNCTION and FILE.lq"
     raise InputError(f"no metric is called {spec!r}", hint=hint)
 
 
-def _regex(spec: str) -> Metric:
-    own = spec.partition(":")[2]
+def _matching(pattern: str) -> Callable[[Record], bool]:
+    """Metric: the pattern is found in the answer."""
     try:
-        re.compile(own)
+        compiled = re.compile(pattern)
     except re.error as error:
-        raise InputError(f"{own!r} is not a regular expression: {error}") from None
-
-    def measure(record: Record) -> bool:
-        answer = answer_of(record)
-        targets = [] if own else _targets(record, takes_blank=False)
-        if any(same(answer, each) for each in targets if not (isinstance(answer, str) and isinstance(each, str))):
-            return True  # a bool, a number or null, which a text spells in many ways
-        patterns = [own] if own else [text(each) for each in targets]
-        shown = [text(answer), *([answer.strip()] if isinstance(answer, str) else [])]  # folded, and as it is
-        return answer is not None and any(_found(pattern, each) for pattern in patterns for each in shown)
-
-    return Metric("regex", measure, f"{_VERSION}:{own}", needs_target=not own)
-
-
-def _found(pattern: str, shown: str) -> bool:
-    try:
-        return re.search(pattern, shown) is not None
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        raise InputError(f"{pattern!r} is not a regular expression: {error}") from None
+    return lambda record: has_answer(record) and compiled.search(text(answer_of(record))) is not None
 
 
 def _digest(path: Path) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from markupsafe import Markup
 
 from lmql_lite.data.folder import facts_of, last_attempts
 from lmql_lite.data.metrics import answer_of
-from lmql_lite.data.report import COUNTED_AS, compare, is_wrong, report_in
+from lmql_lite.data.report import compare, is_wrong, report_in
 from lmql_lite.html import bundle, ledger, page, run_view, shown
 from lmql_lite.store.files import replace_file
 
@@ -56,22 +55,13 @@ heads.forEach((head, at) => {
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Drawing of runs. `zeros` are the counts that every row reports, so that a row that lacks one has counted 0;
-    `is_drawn` is False for a page without the playground's bundle."""
-
-    zeros: tuple[str, ...]
-    is_drawn: bool
-
-
 def write_report(run: Path, notes: Iterable[str]) -> Path:
     """Writes `report.html` into the folder of a run, and returns its path. `notes` are sentences about the result.
 
     Raises InputError for a folder that is not a run.
     """
     report, records = report_in(run), list(last_attempts(run).values())
-    ordered, drawing = _chosen(records, is_wrong), _drawing(records)
+    ordered, zeros = _chosen(records, is_wrong), _zeros(records)
     metrics = list(dict.fromkeys(name for record in ordered for name in record.get("scores", {})))
     view = {
         "result": {"heads": ["metric", "mean", "95 % interval", "n", "no score"],
@@ -83,9 +73,9 @@ def write_report(run: Path, notes: Iterable[str]) -> Path:
         "kinds": [("wrong", "wrong rows"), ("right", "right rows"), ("error", "errors")],
         "heads": ["line", "id", "input", "target", "answer", *metrics],
         "numbers": ["line", *metrics],
-        "rows": [_row(record, metrics, drawing) for record in ordered],
+        "rows": [_row(record, metrics, zeros) for record in ordered],
     }  # fmt: skip
-    return _write(run / "report.html", run.name, view, notes, len(records), drawing)
+    return _write(run / "report.html", run.name, view, notes, len(records), zeros)
 
 
 def write_comparison(first: Path, second: Path, notes: Iterable[str], cluster: str | None = None) -> Path:
@@ -94,7 +84,7 @@ def write_comparison(first: Path, second: Path, notes: Iterable[str], cluster: s
     found = compare(first, second, cluster)
     left, right = last_attempts(first), last_attempts(second)
     places = [place for place in left if place in right]
-    drawing = _drawing([*left.values(), *right.values()])
+    zeros = _zeros([*left.values(), *right.values()])
     metrics = [each["name"] for each in found["metrics"]]
     of_places = [(left[place], right[place]) for place in places]
     pairs = _chosen(of_places, lambda pair: _change(pair[0], pair[1], metrics) != "equal")
@@ -113,17 +103,19 @@ def write_comparison(first: Path, second: Path, notes: Iterable[str], cluster: s
         "heads": ["line", "id", "input", "target", "answer A", "answer B",
                   *(f"{name} {side}" for name in metrics for side in "AB")],
         "numbers": ["line", *(f"{name} {side}" for name in metrics for side in "AB")],
-        "rows": [_pair(one, other, metrics, drawing) for one, other in pairs],
+        "rows": [_pair(one, other, metrics, zeros) for one, other in pairs],
     }  # fmt: skip
-    return _write(second / "compare.html", f"{first.name} and {second.name}", view, notes, len(places), drawing)
+    return _write(second / "compare.html", f"{first.name} and {second.name}", view, notes, len(places), zeros)
 
 
-def _write(path: Path, title: str, view: Mapping[str, Any], notes: Iterable[str], total: int, drawing: Drawing) -> Path:
+def _write(
+    path: Path, title: str, view: Mapping[str, Any], notes: Iterable[str], total: int, zeros: Sequence[str]
+) -> Path:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_escaped)
     template = environment.from_string(Path(__file__).with_name("report.jinja").read_text("utf-8"))
     sentences = [note.strip() for note in notes if note.strip()]
     body = template.generate(view, notes=sentences, total=total)
-    script = SCRIPT.replace("ZEROS", json.dumps(dict.fromkeys(drawing.zeros, 0)))
+    script = SCRIPT.replace("ZEROS", json.dumps(dict.fromkeys(zeros, 0)))
     replace_file(path, (part.encode() for part in page(title, body, script)))
     return path
 
@@ -167,7 +159,7 @@ def _facts(run: Path, report: Mapping[str, Any]) -> dict[str, str]:
     settings = [f"{name} {_text(value)}" for name, value in identity["settings"].items() if value not in (None, {})]
     return {
         "rows": f"{report['attempts']:,} attempts of {report['ids']:,} rows",
-        "errors": f"{failed:,}, {COUNTED_AS[report['errors_count_as']]}" if failed else "0",
+        "errors": f"{failed:,}, counted as wrong" if failed else "0",
         "model": str(identity["model"]),
         "settings": ", ".join(settings),
         "data": str(identity["data"]),
@@ -189,18 +181,18 @@ def _part(found: Mapping[str, Any]) -> dict[str, Any]:
 # Rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _row(record: Record, metrics: Sequence[str], drawing: Drawing) -> dict[str, Any]:
+def _row(record: Record, metrics: Sequence[str], zeros: Sequence[str]) -> dict[str, Any]:
     kinds = ["wrong" if is_wrong(record) else "right", *(["error"] if record.get("error") else [])]
     scores = [("number score", _score(record, name)) for name in metrics]
-    return {"kind": " ".join(kinds), "cells": [*_beginning(record), ("answer", _answer(record, drawing)), *scores]}
+    return {"kind": " ".join(kinds), "cells": [*_beginning(record), ("answer", _answer(record, zeros)), *scores]}
 
 
-def _pair(one: Record, other: Record, metrics: Sequence[str], drawing: Drawing) -> dict[str, Any]:
+def _pair(one: Record, other: Record, metrics: Sequence[str], zeros: Sequence[str]) -> dict[str, Any]:
     change = _change(one, other, metrics)
     kinds = [change] if change == "equal" else ["changed", change]
     kinds += ["error"] if one.get("error") or other.get("error") else []
     scores = [("number score", _score(record, name)) for name in metrics for record in (one, other)]
-    answers = [("answer", _answer(record, drawing)) for record in (one, other)]
+    answers = [("answer", _answer(record, zeros)) for record in (one, other)]
     return {"kind": " ".join(kinds), "cells": [*_beginning(other), *answers, *scores]}
 
 
@@ -215,7 +207,7 @@ def _change(one: Record, other: Record, metrics: Sequence[str]) -> str:
 
 def _number(record: Record, metric: str) -> float:
     found = record.get("scores", {}).get(metric)
-    return float(found[0]) if isinstance(found, list) else 0.0
+    return found if isinstance(found, float) else 0.0
 
 
 def _beginning(record: Record) -> list[tuple[str, str]]:
@@ -241,37 +233,37 @@ def _plain_answer(record: Record) -> str:
     return f"{error['type']}: {error['message']}" if error else _text(answer_of(record))
 
 
-def _answer(record: Record, drawing: Drawing) -> Markup:
+def _answer(record: Record, zeros: Sequence[str]) -> Markup:
     answer = _plain_answer(record)
-    run = shown(answer) if record.get("error") else _run(record, drawing)
+    run = shown(answer) if record.get("error") else _run(record, zeros)
     return Markup(f"<details><summary>{shown(_cut(answer, MAX_ANSWER))}</summary>{run}</details>")
 
 
 def _score(record: Record, metric: str) -> str | Markup:
     found = record.get("scores", {}).get(metric)
-    if isinstance(found, list):
-        return f"{found[0]:.4g}"
+    if isinstance(found, float):
+        return f"{found:.4g}"
     return "" if found is None else Markup(f'<span title="{shown(found["error"])}">none</span>')
 
 
-def _drawing(records: Sequence[Record]) -> Drawing:
+def _zeros(records: Sequence[Record]) -> Sequence[str]:
+    """Counts that every row reports, so that a row without one of them has counted 0."""
     usages = [record["usage"] for record in records if record.get("usage")]
-    zeros = tuple(name for name in (usages[0] if usages else ()) if all(name in usage for usage in usages))
-    return Drawing(zeros, bundle() is not None)
+    return [name for name in (usages[0] if usages else ()) if all(name in usage for usage in usages)]
 
 
-def _run(record: Record, drawing: Drawing) -> str:
+def _run(record: Record, zeros: Sequence[str]) -> str:
     """Output, tree and ledger of a row."""
     cost, usage = record.get("cost"), record.get("usage", {})
     found = {
         "tokens": record.get("tokens", ()),
-        "usage": {name: count for name, count in usage.items() if count or name not in drawing.zeros},
+        "usage": {name: count for name, count in usage.items() if count or name not in zeros},
         "cost": None if cost is None else {"amount": cost, "told": False},
         "value": record.get("value"),
         "vars": record.get("variables", {}),
         "endings": record.get("endings", {}),
     }
-    if drawing.is_drawn:
+    if bundle() is not None:
         return run_view(found, "", lazy=True)
     text = "".join(token[0] for token in found["tokens"])
     return run_view(found, f"<pre>{shown(text)}</pre>{ledger(usage)}", lazy=True)

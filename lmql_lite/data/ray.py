@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lmql_lite.api import compile as compile_query
-from lmql_lite.data.job import EvalJob, eval_cache, fingerprint_of, machine_cache
+from lmql_lite.data.job import EvalJob, eval_cache, fingerprint_of
 from lmql_lite.data.rows import FileRow
 from lmql_lite.data.run import Finish, attempt, failed_record
 from lmql_lite.engine.rows import DataRow, constant_model, rows_at_once
@@ -40,8 +40,8 @@ TRIES = 4
 @dataclass(frozen=True, slots=True)
 class RayEngine:
     """Engine that runs the rows of a job on `workers` actors, in the cluster at `RAY_ADDRESS` or in one that is started
-    for the run. `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id.
-    Workers keep their cache in `cache_folder` and get the variables of `environment`, which no log shows.
+    for the run. `source` is the text of a query, or the name `module:function`, which workers import. `model` is an id,
+    and `cache` the URL of a server that keeps the answers of all workers.
     """
 
     source: str
@@ -50,8 +50,7 @@ class RayEngine:
     base_url: str | None
     workers: int
     gpus: float = 0.0
-    cache_folder: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cache: str | None = None
 
     async def run(self, job: EvalJob, rows: AsyncGenerator[DataRow, None], finish: Finish) -> None:
         """Runs rows and hands each record to `finish` as it ends. Raises InputError where Ray cannot be used."""
@@ -104,12 +103,11 @@ class RayEngine:
 
     def _message(self, job: EvalJob) -> bytes:
         options = {name: job.options.get(name) for name in ("max_tokens", "cache_mode") if name in job.options}
-        fields = ("columns", "id_column", "target", "variables", "seed", "concurrency", "timeout", "retries")
+        fields = ("columns", "id_column", "target", "variables", "seed", "concurrency", "timeout")
         return json.dumps({
             "source": self.source, "is_module": self.is_module, "model": self.model, "base_url": self.base_url,
             "options": options, "identity": dict(job.identity), "folders": self._folders(job),
-            "cache_folder": self.cache_folder, "environment": dict(self.environment),
-            "job": {name: getattr(job, name) for name in fields},
+            "cache": self.cache, "job": {name: getattr(job, name) for name in fields},
         }).encode()  # fmt: skip
 
 
@@ -158,7 +156,6 @@ class RayWorker:
 
     def __init__(self, message: bytes) -> None:
         given = json.loads(message)
-        os.environ.update(given["environment"])
         for folder in given["folders"]:
             if folder not in sys.path and Path(folder).is_dir():
                 sys.path.insert(0, folder)
@@ -169,8 +166,7 @@ class RayWorker:
             query = compile_query(given["source"])
         session = Session()
         model = load(given["model"], base_url=given["base_url"]) if given["model"] is not None else None
-        file = None if given["cache_folder"] is None else machine_cache(Path(given["cache_folder"]))
-        options = {"session": session, "model": model, "cache": eval_cache(file), **given["options"]}
+        options = {"session": session, "model": model, "cache": eval_cache(given["cache"]), **given["options"]}
         self._job = EvalJob(query, Path(), cast("Any", options), given["identity"], **given["job"])
         self._problem = ""
         found = constant_model(model, query.program, session)

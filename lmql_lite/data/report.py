@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,17 @@ from lmql_lite.data.equality import bare
 from lmql_lite.data.folder import FINISHED, REPORT, identity_of, last_attempts, status_of
 from lmql_lite.data.job import Scoring
 from lmql_lite.data.run import MAX_VALUES, Outcome, Tally
-from lmql_lite.data.statistics import Interval, majority, mean_interval, paired, pass_at, variance
+from lmql_lite.data.statistics import mean_interval, paired
 from lmql_lite.errors import InputError
 
-SCHEMA = 3
-MAX_EXPONENT = 709.0
-MAJORITY = "majority"
-COUNTED_AS = {"left out": "left out", "wrong": "counted as wrong"}
-"""Sentence about failed rows, by what a report says of them."""
+SCHEMA = 4
 OTHER, FAILED = "other", "error"
 """Columns of a confusion table for answers that are no target, and for rows that failed."""
 
 
-def is_of_tries(metric: str) -> bool:
-    """True for `pass@K` and `majority`."""
-    return metric == MAJORITY or re.fullmatch(r"pass@[1-9]\d*", metric) is not None
-
-
-def check_tries(metrics: Sequence[str], repeat: int, *, has_metric: bool) -> None:
-    """Raises InputError where metrics over tries lack a metric of one try, or tries."""
-    for name in metrics:
-        needed = 2 if name == MAJORITY else int(name[5:])
-        if not has_metric or repeat < needed:
-            raise InputError(f"{name} needs another metric and as many tries", hint=f"-m exact --repeat {needed}")
-
-
 def report_of(identity: Mapping[str, Any], tally: Tally, status: str) -> dict[str, Any]:
-    """The report of a run as JSON data. A row that failed counts 0, in log-likelihoods it is left out."""
+    """The report of a run as JSON data. A row that failed counts 0."""
     scoring, outcomes = tally.scoring, tally.outcomes
-    counted = [each for each in outcomes if not (scoring.skip_errors and each.is_error)]
-    rows: dict[str, list[Outcome]] = {}
-    for each in counted:
-        rows.setdefault(each.id, []).append(each)
-    metrics = _metrics(counted, scoring) + [_over_tries(name, list(rows.values())) for name in scoring.of_tries]
     return {
         "schema": SCHEMA,
         "status": status,
@@ -57,14 +34,12 @@ def report_of(identity: Mapping[str, Any], tally: Tally, status: str) -> dict[st
         "asked": scoring.attempts,
         "kept": tally.kept,
         "errors": dict(sorted(tally.errors.items())),
-        "errors_count_as": "left out" if scoring.skip_errors else "wrong",
         "cluster": scoring.cluster,
-        "metrics": metrics,
+        "metrics": _metrics(outcomes, scoring) if outcomes else [],
         "by_column": _by_column(tally),
-        "confusion": _confusion(counted),
+        "confusion": _confusion(outcomes),
         "metric_errors": dict(tally.metric_errors),
         "metric_problems": tally.metric_problems,
-        **({"tries": _about_tries(list(rows.values()), scoring)} if scoring.repeat > 1 else {}),
         "usage": dict(tally.usage),
         "cost": tally.cost,
     }
@@ -80,9 +55,7 @@ def report_in(run: Path) -> dict[str, Any]:
         return found
     records = last_attempts(run)
     names = dict.fromkeys(name for record in records.values() for name in record.get("scores", {}))
-    repeat = 1 + max((number for _, number in records), default=0)
-    lists = {name: tuple(value) for name, value in scoring.items() if isinstance(value, list)}
-    tally = Tally(Scoring(**{"metrics": tuple(names), "repeat": repeat, **scoring, **lists}))
+    tally = Tally(Scoring(tuple(scoring.get("metrics", names)), scoring.get("cluster"), scoring.get("attempts")))
     for record in records.values():
         tally.add(record)
     tally.kept = len(records)
@@ -98,71 +71,13 @@ def _written(run: Path) -> dict[str, Any] | None:
 
 
 def _metrics(outcomes: Sequence[Outcome], scoring: Scoring) -> list[dict[str, Any]]:
-    """Mean and interval of each metric that has a score."""
-    metrics = []
+    """Mean and interval of each metric."""
+    metrics, groups = [], [each.group for each in outcomes]
     for number, name in enumerate(scoring.metrics):
-        is_log = name in scoring.logs
         failed = sum(each.scores[number] is None for each in outcomes)
-        if scores := _scores(outcomes, number, scoring):
-            groups = [each.group for each in outcomes if not is_log or each.scores[number] is not None]
-            values, weights = zip(*scores, strict=True)
-            interval = mean_interval(values, weights, groups, is_share=not is_log)
-            found = {"name": name, "n": len(scores), "failed": failed}
-            metrics.append(found | asdict(_exponential(interval) if is_log else interval))
+        interval = mean_interval([each.scores[number] or 0.0 for each in outcomes], groups)
+        metrics.append({"name": name, "n": len(outcomes), "failed": failed, **asdict(interval)})
     return metrics
-
-
-def _scores(outcomes: Sequence[Outcome], number: int, scoring: Scoring) -> list[tuple[float, float]]:
-    """Scores and weights of a metric. What failed counts 0; in log-likelihoods it is left out."""
-    found = (each.scores[number] for each in outcomes)
-    if scoring.metrics[number] in scoring.logs:
-        return [each for each in found if each is not None]
-    return [(0.0, 1.0) if each is None else each for each in found]
-
-
-def _exponential(interval: Interval) -> Interval:
-    low, high = (None if each is None else _exp(each) for each in (interval.low, interval.high))
-    return Interval(_exp(interval.mean), low, high, interval.groups)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, MAX_EXPONENT))
-
-
-# Tries ---------------------------------------------------------------------------------------------------------------
-
-
-def _over_tries(name: str, rows: Collection[Sequence[Outcome]]) -> dict[str, Any]:
-    """A metric over the tries of each row, by the first metric of one try.
-
-    `pass@K`: the chance that one of K tries is right. `majority`: the score of the most frequent answer, the mean of
-    them where several are. A try that failed has no answer.
-    """
-    found, groups, missing = list[float](), list[str](), 0
-    for tries in rows:
-        scores = [0.0 if each.scores[0] is None else each.scores[0][0] for each in tries]
-        if name == MAJORITY:
-            votes = zip(tries, scores, strict=True)
-            found.append(majority([(each.answer, score) for each, score in votes if not each.is_error]))
-        elif len(tries) >= (k := int(name[5:])):
-            found.append(pass_at(k, len(tries), scores.count(1.0)))
-        else:
-            missing += 1
-            continue
-        groups.append(tries[0].group)
-    interval = mean_interval(found, [1.0] * len(found), groups) if found else Interval(0.0, None, None, 0)
-    return {"name": name, "n": len(found), "failed": missing, **asdict(interval)}
-
-
-def _about_tries(rows: Collection[Sequence[Outcome]], scoring: Scoring) -> dict[str, Any]:
-    """Variance of each metric within a row, as the mean over rows, and the number of rows whose answers differ."""
-    rows = [tries for tries in rows if len(tries) > 1]
-    variances = []
-    for number in range(len(scoring.metrics)):
-        of_rows = [variance([score[0] for each in tries if (score := each.scores[number])]) for tries in rows]
-        variances.append(math.fsum(of_rows) / len(of_rows) if of_rows else 0.0)
-    differ = sum(len({each.answer for each in tries}) > 1 for tries in rows)
-    return {"rows": len(rows), "differ": differ, "variances": variances}
 
 
 # Parts of a result ---------------------------------------------------------------------------------------------------
@@ -177,21 +92,12 @@ def _by_column(tally: Tally) -> list[dict[str, Any]]:
             continue
         values = []
         for value, of_value in sorted(places.items()):
-            outcomes = [tally.outcomes[place] for place in of_value]
-            counted = [each for each in outcomes if not (tally.scoring.skip_errors and each.is_error)]
-            means = {
-                metric: _exp(mean) if metric in tally.scoring.logs else mean
-                for number, metric in enumerate(tally.scoring.metrics)
-                if (mean := _weighted(_scores(counted, number, tally.scoring))) is not None
-            }
-            values.append({"value": value, "n": len(counted), "means": means})
+            scores = zip(*(tally.outcomes[place].scores for place in of_value), strict=True)
+            means = [math.fsum(each or 0.0 for each in of_metric) / len(of_value) for of_metric in scores]
+            named = dict(zip(tally.scoring.metrics, means, strict=True))
+            values.append({"value": value, "n": len(of_value), "means": named})
         found.append({"column": name, "values": values})
     return found
-
-
-def _weighted(scores: Sequence[tuple[float, float]]) -> float | None:
-    total = math.fsum(weight for _, weight in scores)
-    return math.fsum(score * weight for score, weight in scores) / total if total else None
 
 
 def _confusion(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -218,7 +124,7 @@ def _confusion(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 def is_wrong(record: Mapping[str, Any]) -> bool:
     """True for a row that failed, and for one whose first score is below 1 or missing."""
     first = next(iter(record.get("scores", {}).values()), None)
-    return bool(record.get("error")) or (first is not None and (not isinstance(first, list) or first[0] < 1))
+    return bool(record.get("error")) or (first is not None and (not isinstance(first, float) or first < 1))
 
 
 def compare(first: Path, second: Path, cluster: str | None = None) -> dict[str, Any]:
@@ -264,4 +170,4 @@ def _of_ids(folder: Path) -> dict[str, list[dict[str, Any]]]:
 def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float:
     """Mean over repeats; what failed counts 0."""
     scores = [record.get("scores", {}).get(metric) for record in records]
-    return math.fsum(score[0] if isinstance(score, list) else 0.0 for score in scores) / len(scores)
+    return math.fsum(score if isinstance(score, float) else 0.0 for score in scores) / len(scores)

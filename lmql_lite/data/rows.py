@@ -1,5 +1,5 @@
-"""Data files as rows: jsonl, json, csv and tsv by the standard library, also with .gz; parquet, arrow and a saved
-`datasets` folder by pyarrow. Files are streamed, except JSON."""
+"""Data files as rows: jsonl, json, csv and tsv by the standard library, also with .gz; parquet by
+pyarrow. Files are streamed, except JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmql_lite.engine.rows import id_of
 from lmql_lite.errors import InputError
 from lmql_lite.plain import plain
 
-FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
+FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 ROWS_PER_BATCH = 256
 DELIMITERS = ",;\t|"
 
@@ -36,7 +36,7 @@ class FileRow:
 
 
 def read_rows(path: Path, id_column: str = "id") -> Iterator[FileRow]:
-    """Rows of a file or a saved `datasets` folder, with their ids; equal rows without an id are told apart by `#2`.
+    """Rows of a file, with their ids; equal rows without an id are told apart by `#2`.
 
     Raises InputError for a file that cannot be read, and for an id that two rows have.
     """
@@ -84,16 +84,14 @@ Values = tuple[int, dict[str, Any], str]
 def _values(path: Path) -> Iterator[Values]:
     form = _format(path)
     try:
-        if path.is_dir():
-            yield from _arrow_rows(path)
-        elif form in (".jsonl", ".ndjson"):
+        if form == ".jsonl":
             yield from _json_lines(path)
         elif form == ".json":
             yield from _json(path)
         elif form in (".csv", ".tsv"):
             yield from _table(path)
-        elif form in (".parquet", ".arrow", ".feather") and not _is_compressed(path):
-            yield from _arrow_rows(path)
+        elif form == ".parquet" and not _is_compressed(path):
+            yield from _parquet_rows(path)
         else:
             known = ", ".join(FORMATS)
             raise InputError(f"{path} has an unknown format", hint=f"data files end in {known}; text files also in .gz")
@@ -127,8 +125,6 @@ def _json(path: Path) -> Iterator[Values]:
         raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error})", hint="one object a line is a .jsonl file") from None
-    if isinstance(found, dict) and isinstance(found.get("data"), list):
-        found = found["data"]
     if not isinstance(found, list):
         raise InputError(f"{path} is not a list of objects", hint='[{"id": 1, ...}, ...]')
     for number, values in enumerate(found, start=1):
@@ -142,9 +138,7 @@ def _table(path: Path) -> Iterator[Values]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit of 128 KiB ends long fields with an error
     with _opened(path, newline="") as file:
         first = file.readline()
-        delimiter, skipped = _delimiter(first, "\t" if _format(path) == ".tsv" else ","), 0
-        if named := re.fullmatch(r"sep=(.)\s*", first):  # Excel's own line before the header
-            delimiter, skipped, first = named[1], 1, file.readline()
+        delimiter = _delimiter(first, "\t" if _format(path) == ".tsv" else ",")
         rows = _cells(path, chain([first] if first else [], file), delimiter)
         header = next(rows, (0, list[str]()))[1]
         if twice := [name for name in header if header.count(name) > 1]:
@@ -155,8 +149,8 @@ def _table(path: Path) -> Iterator[Values]:
             values = dict(zip(header, cells, strict=False))
             problem = ""
             if len(cells) != len(header):
-                problem = f"line {line + skipped} has {len(cells)} cells, and the header has {len(header)}"
-            yield line + skipped, values, problem
+                problem = f"line {line} has {len(cells)} cells, and the header has {len(header)}"
+            yield line, values, problem
 
 
 def _delimiter(header: str, usual: str) -> str:
@@ -195,47 +189,15 @@ def _check_quotes(path: Path, number: int, row: list[str], delimiter: str) -> No
             ) from None
 
 
-def _arrow_rows(path: Path) -> Iterator[Values]:
+def _parquet_rows(path: Path) -> Iterator[Values]:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise InputError(f"{path} needs pyarrow", hint="pip install 'lmql-lite[data]'") from None
-    number = 0
     try:
-        for file in _arrow_files(path):
-            if file.suffix.lower() == ".parquet":
-                batches: Any = parquet.ParquetFile(file).iter_batches(batch_size=ROWS_PER_BATCH)
-            else:
-                batches = _arrow_batches(arrow, file)
-            for batch in batches:
-                for values in batch.to_pylist():
-                    number += 1
-                    yield number, plain(values), ""
+        batches = parquet.ParquetFile(path).iter_batches(batch_size=ROWS_PER_BATCH)
+        for number, values in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield number, plain(values), ""
     except arrow.ArrowException as error:
         raise InputError(f"{path} cannot be read: {error}") from None
-
-
-def _arrow_batches(arrow: Any, file: Path) -> Iterator[Any]:
-    source = arrow.memory_map(str(file))
-    try:
-        reader = arrow.ipc.open_stream(source)
-    except arrow.ArrowInvalid:
-        opened = arrow.ipc.open_file(arrow.memory_map(str(file)))
-        reader = (opened.get_batch(number) for number in range(opened.num_record_batches))
-    for batch in reader:
-        for start in range(0, batch.num_rows, ROWS_PER_BATCH):
-            yield batch.slice(start, ROWS_PER_BATCH)
-
-
-def _arrow_files(path: Path) -> list[Path]:
-    """Files of a saved dataset in the order of its state. Raises InputError for a folder that is none."""
-    if not path.is_dir():
-        return [path]
-    if (path / "dataset_dict.json").is_file():
-        splits = json.loads((path / "dataset_dict.json").read_text("utf-8"))["splits"]
-        raise InputError(f"{path} has several splits", hint=f"name one of them: {path / splits[0]}")
-    if not (path / "state.json").is_file():
-        raise InputError(f"{path} is not a saved dataset", hint="name a file, or a folder that has a state.json")
-    state = json.loads((path / "state.json").read_text("utf-8"))
-    return [path / each["filename"] for each in state["_data_files"]]

@@ -26,7 +26,7 @@ from lmql_lite.data.rows import FileRow
 from lmql_lite.engine.result import OptionScores, Result
 from lmql_lite.engine.rows import DataRow, finished_rows, rows_at_once
 from lmql_lite.engine.session import default_session
-from lmql_lite.errors import BudgetError, InputError, LmqlLiteError, ModelError
+from lmql_lite.errors import BudgetError, InputError, ModelError
 from lmql_lite.observe.lines import failed
 from lmql_lite.plain import plain
 from lmql_lite.redaction import redacted
@@ -47,14 +47,14 @@ MAX_LABEL = 40
 class Outcome:
     """Outcome of one attempt, as far as a report needs it.
 
-    `scores` has a score and its weight for each metric, None where the row or the metric failed. `group` names the
+    `scores` has a score for each metric, None where the row or the metric failed. `group` names the
     attempts that are drawn together. `answer` and `target` are texts to compare; a target is None if there are several.
     """
 
     id: str
     repeat: int
     is_error: bool
-    scores: tuple[tuple[float, float] | None, ...]
+    scores: tuple[float | None, ...]
     group: str
     answer: str
     target: str | None
@@ -115,7 +115,7 @@ def _outcome(record: Mapping[str, Any], scoring: Scoring) -> Outcome:
         id=record["id"],
         repeat=record["repeat"],
         is_error=bool(record.get("error")),
-        scores=tuple((each[0], each[1]) if isinstance(each, list) else None for each in scores),
+        scores=tuple(each if isinstance(each, float) else None for each in scores),
         group=intern(cluster),
         answer=_label(answer_of(record)),
         target=_label(targets[0]) if len(targets) == 1 else None,
@@ -247,7 +247,7 @@ async def _score(record: dict[str, Any], job: EvalJob) -> None:
         return
     for metric in job.metrics:
         try:
-            scores[metric.name] = list(await metric.score(record))
+            scores[metric.name] = await metric.score(record)
         except Exception as error:
             scores[metric.name] = {"error": f"{type(error).__name__}: {error}"}
 
@@ -256,20 +256,12 @@ async def _score(record: dict[str, Any], job: EvalJob) -> None:
 
 
 async def attempt(job: EvalJob, row: DataRow) -> dict[str, Any]:
-    """Record of one attempt, run now, and run again as often as the job allows. What the row raises stands in it."""
+    """Record of one attempt, run now. What the row raises stands in it."""
     began = time.perf_counter()
-    tries, is_over = 0, False
-    while not is_over:
-        tries += 1
-        try:
-            record = _row_fields(job, row) | _result_fields(await _result(job, row), job)
-            is_over = True
-        except Exception as error:
-            record = failed_record(job, row, error)
-            is_final = isinstance(error, LmqlLiteError) and not isinstance(error, ModelError)
-            is_over = is_final or tries > job.retries
-    if tries > 1:
-        record["tries"] = tries
+    try:
+        record = _row_fields(job, row) | _result_fields(await _result(job, row), job)
+    except Exception as error:
+        record = failed_record(job, row, error)
     return record | {"ms": round(1000 * (time.perf_counter() - began), 1), "created_at": time.time()}
 
 

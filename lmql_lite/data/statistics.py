@@ -1,10 +1,8 @@
-"""Statistics of scores: intervals of means, differences between two runs, several tries of a row. numpy and math
-only."""
+"""Statistics of scores: intervals of means, and differences between two runs. numpy and math only."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,26 +41,21 @@ def wilson(successes: float, n: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_interval(
-    scores: Sequence[float], weights: Sequence[float], groups: Sequence[str], *, is_share: bool = True
-) -> Interval:
-    """Weighted mean of scores and its interval. Scores of one group (an id with its repeats, a cluster) are drawn
-    together.
+def mean_interval(scores: Sequence[float], groups: Sequence[str]) -> Interval:
+    """Mean of scores and its interval. Scores of one group (an id with its repeats, a cluster) are drawn together.
 
     Wilson where all scores are 0 or 1, with the effective number of scores where groups have several; else a percentile
-    bootstrap over groups. `is_share`: scores in [0, 1] have no others outside of it.
+    bootstrap over groups. Scores in [0, 1] have no others outside of it.
     """
-    total = math.fsum(weights)
-    mean = math.fsum(score * weight for score, weight in zip(scores, weights, strict=True)) / total
-    count = len(set(groups))
+    mean, count = math.fsum(scores) / len(scores), len(set(groups))
     if count < 2:
         return Interval(mean, None, None, count)
-    sums, sizes = _by_group([s * w for s, w in zip(scores, weights, strict=True)], weights, groups)
+    sums, sizes = _by_group(scores, groups)
     if _are_equal(sums / sizes):
-        if not is_share or min(scores) < 0 or max(scores) > 1:
+        if min(scores) < 0 or max(scores) > 1:
             return Interval(mean, None, None, count)
         ends = _of_equal(mean, count, 0.0, 1.0)
-    elif set(scores) <= {0.0, 1.0} and set(weights) == {1.0}:
+    elif set(scores) <= {0.0, 1.0}:
         number = len(scores) if count == len(scores) else _effective(sums, sizes)
         ends = wilson(mean * number, number)
     else:
@@ -90,10 +83,11 @@ def _effective(sums: Floats, sizes: Floats) -> float:
     return min(total, mean * (1 - mean) / variance)
 
 
-def _by_group(scores: Sequence[float], weights: Sequence[float], groups: Sequence[str]) -> tuple[Floats, Floats]:
+def _by_group(scores: Sequence[float], groups: Sequence[str]) -> tuple[Floats, Floats]:
+    """Sums and sizes of groups."""
     places: dict[str, int] = {}
     at = [places.setdefault(group, len(places)) for group in groups]
-    return np.bincount(at, scores).astype(np.float64), np.bincount(at, weights).astype(np.float64)
+    return np.bincount(at, scores).astype(np.float64), np.bincount(at).astype(np.float64)
 
 
 def _percentiles(sums: Floats, sizes: Floats) -> tuple[float, float]:
@@ -128,7 +122,7 @@ def paired(first: Sequence[float], second: Sequence[float], groups: Sequence[str
     """Comparison of two lists of scores, one of each per id; whole groups are drawn and flipped together."""
     count = len(first)
     deltas = [b - a for a, b in zip(first, second, strict=True)]
-    sums, sizes = _by_group(deltas, [1.0] * count, groups)
+    sums, sizes = _by_group(deltas, groups)
     mean = math.fsum(deltas) / count
     ends: tuple[float | None, float | None] = (None, None)
     if len(sums) > 1 and not _are_equal(sums / sizes):
@@ -175,28 +169,3 @@ def _equal_flips(count: int, more: int) -> float:
         for each in range(min(more, count - more) + 1)
     ]
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
-
-
-# Tries of one row ----------------------------------------------------------------------------------------------------
-
-
-def pass_at(k: int, tries: int, right: int) -> float:
-    """Chance that at least one of k of the tries is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021)."""
-    return 1.0 - math.comb(tries - right, k) / math.comb(tries, k)
-
-
-def majority(votes: Sequence[tuple[str, float]]) -> float:
-    """Score of the most frequent of several answers, each with its score; the mean where several are. 0 without
-    any."""
-    counts = Counter(answer for answer, _ in votes)
-    first = dict(reversed(votes))
-    best = [first[answer] for answer, number in counts.items() if number == max(counts.values())]
-    return math.fsum(best) / len(best) if best else 0.0
-
-
-def variance(values: Sequence[float]) -> float:
-    """Unbiased variance; 0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -92,7 +92,6 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another_run(monkeypatch
     done = lq("q.lq", "d.csv", "-o", "r", "-m", "exact")
     assert done.exit_code == 2 and "a run with another version of the model: fingerprint is 'demo:" in done.output
     assert lq("q.lq", "d.csv", "-o", "s", "-m", "exact").exit_code == 0
-    assert lq("merge", "r", "s", "-o", "both").exit_code == 2
 
 
 def test_a_full_disk_costs_no_answer_that_was_written_and_the_report_is_whole() -> None:
@@ -109,23 +108,3 @@ def test_a_full_disk_costs_no_answer_that_was_written_and_the_report_is_whole() 
     assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
     assert report()["kept"] == written and calls() == 60 + 60 - written
     assert len(list(attempts_in(Path("r")))) == 60
-
-
-def test_a_random_seed_is_written_down_and_kept_by_the_folder() -> None:
-    def variables(folder: str) -> dict[str, Any]:
-        return {record["id"]: record["variables"] for record in attempts_in(Path(folder))}
-
-    def seed_of(folder: str) -> int:
-        return int(identity_of(Path(folder))["settings"]["seed"])
-
-    Path("q.lq").write_text('sample\n    "{word}[X]"\nwhere\n    X in [" a", " b"]\n')
-    assert lq("q.lq", "d.csv", "-o", "r", "--seed", "random", "--limit", "3").exit_code == 0
-    seed = seed_of("r")
-    assert seed > 0 and lq("q.lq", "d.csv", "-o", "r", "--seed", "random").exit_code == 0
-    assert report()["kept"] == 3 and seed_of("r") == seed
-    lq("q.lq", "d.csv", "-o", "s", "--seed", seed)
-    assert variables("s") == variables("r")
-    lq("q.lq", "d.csv", "-o", "t", "--seed", "random")
-    assert seed_of("t") != seed
-    done = lq("q.lq", "d.csv", "-o", "t", "--seed", "-1")
-    assert done.exit_code == 2 and "--seed is a whole number or random; this is '-1'" in done.output

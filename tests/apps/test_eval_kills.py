@@ -35,7 +35,7 @@ def lines():
 def go():  # a fork is a new process in a fraction of the time
     if child := os.fork():
         return child
-    main(["eval", "q.lq", "d.csv", "-o", "r", "-m", "exact", "-j", "{AT_ONCE}", "-q"])
+    main(["eval", "q.lq", "d.csv", "-o", "r", "-m", "exact", "-j", "{AT_ONCE}"])
     os._exit(0)
 
 chance, killed = random.Random(0), 0
@@ -60,7 +60,7 @@ def test_fifty_kills_cost_the_rows_that_were_running_and_change_no_report() -> N
     Path("d.csv").write_text("id,word,target\n" + "".join(f"r{n},w{n},a\n" for n in range(ROWS)))
     killed = subprocess.run([sys.executable, "-c", KILLER], capture_output=True, text=True, timeout=900)
     assert killed.stdout.split()[-1:] == [str(KILLS)], killed.stderr
-    command = [sys.executable, "-m", "lmql_lite", "eval", "q.lq", "d.csv", "-m", "exact", "-j", str(AT_ONCE), "-q"]
+    command = [sys.executable, "-m", "lmql_lite", "eval", "q.lq", "d.csv", "-m", "exact", "-j", str(AT_ONCE)]
     assert subprocess.run([*command, "-o", "r"], capture_output=True, timeout=300).returncode == 0
     calls = Path("calls.txt").read_text().split()
     assert ROWS < len(calls) <= ROWS + KILLS * AT_ONCE

@@ -90,13 +90,8 @@ logprobs = [-9.0] * len(choices)
 logprobs[best] = -1.0
 return {"options": choices, "logprobs": logprobs}
 """
-    found = scores("d.jsonl", query, "acc", "acc_norm", "acc_bytes")
-    wrong = [
-        (row, metric, each[metric])
-        for row, each in zip(OPTIONS, found, strict=True)
-        for metric in ("acc", "acc_norm", "acc_bytes")
-        if each[metric] != cell(row[4])
-    ]
+    found = scores("d.jsonl", query, "acc")
+    wrong = [(row, each["acc"]) for row, each in zip(OPTIONS, found, strict=True) if each["acc"] != cell(row[4])]
     assert not wrong
     chosen = scores("d.jsonl", '"x"\nreturn choices[best]\n', "choice")
     for row, one, other in zip(OPTIONS, chosen, found, strict=True):

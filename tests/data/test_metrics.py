@@ -20,12 +20,8 @@ def metric(spec: str) -> Metric:
     return metric_named(spec, lambda path: lambda record: asyncio.sleep(0))
 
 
-def measured(spec: str, answer: Any, target: Any, **record: Any) -> tuple[float, float]:
-    return asyncio.run(metric(spec).score({"value": answer, "target": target, **record}))
-
-
 def score(spec: str, answer: Any, target: Any, **record: Any) -> float:
-    return measured(spec, answer, target, **record)[0]
+    return asyncio.run(metric(spec).score({"value": answer, "target": target, **record}))
 
 
 @cases("data/metrics", "the answer is what the query returned or else its last hole", globals())
@@ -35,7 +31,7 @@ def test_the_answer_is_what_the_query_returned_or_else_its_last_hole(record: dic
 
 @cases("data/metrics", "a metric says how right an answer is", globals())
 def test_a_metric_says_how_right_an_answer_is(spec: str, answer: Any, target: Any, wanted: float) -> None:
-    assert measured(spec, answer, target) == (pytest.approx(wanted), 1.0)
+    assert score(spec, answer, target) == pytest.approx(wanted)
 
 
 @cases("data/metrics", "a number is an index into the choices", globals())
@@ -53,30 +49,16 @@ def test_the_likeliest_option_is_compared_with_the_target(
     assert score(spec, record.pop("value", None), target, **record) == wanted
 
 
-WORDS = {"options": ["two wörds"], "logprobs": [-6.0], "tokens": [["two", " wör", "ds"]]}
-
-
-@pytest.mark.parametrize(("spec", "units"), [("perplexity", 3), ("word_perplexity", 2), ("byte_perplexity", 10)])
-def test_perplexity_is_a_mean_over_the_units_of_one_text(spec: str, units: int) -> None:
-    assert metric(spec).is_log and not metric(spec).needs_target
-    assert measured(spec, WORDS, None) == (pytest.approx(6 / units), units)
-
-
 @cases("data/metrics", "a record without a score says why", globals())
 def test_a_record_without_a_score_says_why(spec: str, record: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         asyncio.run(metric(spec).score(record))
 
 
-@pytest.mark.parametrize(
-    ("returned", "wanted"),
-    [("True", (1, 1)), ("2", (2, 1)), ("0.25", (0.25, 1)), ("(3, 4)", (3, 4)), ("-1", (-1, 1))],
-)
-def test_a_function_returns_a_score_or_a_score_and_its_weight(
-    tmp_path: Path, returned: str, wanted: tuple[float, float]
-) -> None:
+@pytest.mark.parametrize(("returned", "wanted"), [("True", 1), ("2", 2), ("0.25", 0.25), ("-1", -1)])
+def test_a_function_returns_a_score(tmp_path: Path, returned: str, wanted: float) -> None:
     (tmp_path / "own.py").write_text(f"def own(answer):\n    return {returned}\n")
-    assert measured(f"{tmp_path / 'own.py'}:own", "a", "b") == wanted
+    assert score(f"{tmp_path / 'own.py'}:own", "a", "b") == wanted
 
 
 @pytest.mark.parametrize(

@@ -93,18 +93,12 @@ def test_rows_of_dead_workers_are_run_again_until_they_are_given_up() -> None:
     asyncio.run(go())
 
 
-def test_a_worker_has_the_variables_that_were_named_and_the_cache_of_its_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_keeps_the_answers_in_the_cache_of_the_command() -> None:
     Path("q.lq").write_text('"{word}[X]" where X in [" a", " b"]\n')
-    monkeypatch.setenv("NAMED_KEY", "of the worker")
     identity = {"query": "", "model": "demo", "fingerprint": None, "data": "", "settings": {}}
-    job = EvalJob(compile_query(Path("q.lq").read_text()), Path(), {}, identity, timeout=60, retries=2)
+    job = EvalJob(compile_query(Path("q.lq").read_text()), Path(), {}, identity, timeout=60)
     source = job.query.program.span.text
-    engine = RayEngine(source, False, "demo", None, 1, 0, str(Path("kept").resolve()), {"NAMED_KEY": "secret"})
-    assert "secret" not in repr(engine)
-    worker = RayWorker(engine._message(job))
-    assert os.environ["NAMED_KEY"] == "secret"
+    worker = RayWorker(RayEngine(source, False, "demo", None, 1, 0, str(Path("kept.tokens").resolve()))._message(job))
 
     async def records() -> list[Any]:
         part = [{"number": 0, "id": "a", "repeat": 0, "line": 1, "values": {"word": "w"}, "problem": ""}]
@@ -112,7 +106,7 @@ def test_a_worker_has_the_variables_that_were_named_and_the_cache_of_its_machine
         return [record async for answer in worker.rows(message) for record in json.loads(answer)]
 
     (record,) = asyncio.run(records())
-    assert record["variables"]["X"] in (" a", " b") and len(list(Path("kept").glob("*.tokens"))) == 1
+    assert record["variables"]["X"] in (" a", " b") and Path("kept.tokens").exists()
 
 
 def test_ray_without_the_extra_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,5 +117,3 @@ def test_ray_without_the_extra_is_refused_in_a_sentence(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--workers", "1"])
     assert done.exit_code == 2 and "--workers needs Ray" in done.output and "lmql-lite[ray]" in done.output
-    done = CliRunner().invoke(command, ["eval", "q.lq", "d.csv", "-o", "r", "--workers", "1", "--cache", "x.tokens"])
-    assert done.exit_code == 2 and "--cache FILE is a file of one process" in done.output

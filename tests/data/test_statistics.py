@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lmql_lite.data.statistics import mean_interval, paired, pass_at, sign_flips, wilson
+from lmql_lite.data.statistics import mean_interval, paired, sign_flips, wilson
 from tests.tables import cases
 
 
@@ -83,12 +83,12 @@ def names(count: int, groups: int | None = None) -> list[str]:
 def test_a_bootstrap_is_near_the_normal_interval_and_clusters_make_it_wider() -> None:
     rng = random.Random(3)
     scores = [rng.gauss(0.5, 0.2) for _ in range(400)]
-    found = mean_interval(scores, [1.0] * 400, names(400))
+    found = mean_interval(scores, names(400))
     half = 1.96 * float(np.std(scores)) / 20
     assert found.low is not None and found.high is not None
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.06)
-    assert found == mean_interval(scores, [1.0] * 400, names(400))
-    copies = mean_interval(scores[:100] * 4, [1.0] * 400, names(400, 100))
+    assert found == mean_interval(scores, names(400))
+    copies = mean_interval(scores[:100] * 4, names(400, 100))
     assert copies.low is not None and copies.high is not None
     assert (copies.high - copies.low) > 1.7 * (found.high - found.low)
 
@@ -97,20 +97,20 @@ BINARY = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("scores", "weights", "groups", "mean", "n"),
+    ("scores", "groups", "mean", "n"),
     [  # groups of independent scores do not change Wilson's interval, and copies count once
-        (BINARY, None, names(8), 5 / 8, 8),
-        (BINARY * 2, None, names(16, 8), 5 / 8, 8),
-        (BINARY * 5, None, names(40, 8), 5 / 8, 8),
-        ([1.0] * 20, None, names(20), 1.0, 20),
-        ([0.0] * 20, None, names(20), 0.0, 20),
-        ([1.0] * 20, None, names(20, 5), 1.0, 5),
+        (BINARY, names(8), 5 / 8, 8),
+        (BINARY * 2, names(16, 8), 5 / 8, 8),
+        (BINARY * 5, names(40, 8), 5 / 8, 8),
+        ([1.0] * 20, names(20), 1.0, 20),
+        ([0.0] * 20, names(20), 0.0, 20),
+        ([1.0] * 20, names(20, 5), 1.0, 5),
     ],
 )
 def test_scores_of_nought_and_one_have_the_interval_of_their_independent_number(
-    scores: Sequence[float], weights: None, groups: Sequence[str], mean: float, n: int
+    scores: Sequence[float], groups: Sequence[str], mean: float, n: int
 ) -> None:
-    found = mean_interval(scores, weights or [1.0] * len(scores), groups)
+    found = mean_interval(scores, groups)
     low, high = wilson(mean * n, n)
     factor = n / (n - 1) if 0 < mean < 1 and len(scores) > n else 1  # of the variance between groups
     number = n / factor
@@ -119,11 +119,11 @@ def test_scores_of_nought_and_one_have_the_interval_of_their_independent_number(
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-@cases("data/statistics", "a mean is weighted and its interval is never a point", globals())
-def test_a_mean_is_weighted_and_its_interval_is_never_a_point(
-    scores: Sequence[float], weights: Sequence[float], groups: Sequence[str], is_share: bool, mean: float, ends: bool
+@cases("data/statistics", "the interval of a mean is never a point")
+def test_the_interval_of_a_mean_is_never_a_point(
+    scores: Sequence[float], groups: Sequence[str], mean: float, ends: bool
 ) -> None:
-    found = mean_interval(scores, weights, groups, is_share=is_share)
+    found = mean_interval(scores, groups)
     assert found.mean == pytest.approx(mean) and (found.low is not None) == (found.high is not None) == ends
     if found.low is not None and found.high is not None:
         assert found.low < found.high and found.low <= mean <= found.high
@@ -134,7 +134,7 @@ def test_an_interval_covers_the_true_share_about_nineteen_times_in_twenty(rate: 
     rng = random.Random(11)
     hits = 0
     for _ in range(400):
-        found = mean_interval([float(rng.random() < rate) for _ in range(n)], [1.0] * n, names(n))
+        found = mean_interval([float(rng.random() < rate) for _ in range(n)], names(n))
         assert found.low is not None and found.high is not None
         hits += found.low <= rate <= found.high
     assert 0.92 < hits / 400 < 0.99
@@ -171,9 +171,3 @@ def test_groups_are_flipped_together() -> None:
     first, second = [0.0] * 12, [1.0] * 12
     assert paired(first, second, names(12)).p_sign_flips == pytest.approx(2 / 2**12)
     assert paired(first, second, names(12, 3)).p_sign_flips == pytest.approx(2 / 2**3)
-
-
-@pytest.mark.parametrize(("k", "n", "right"), [(1, 5, 2), (3, 6, 1), (2, 4, 4), (2, 4, 0), (4, 4, 1), (1, 1, 1)])
-def test_pass_at_k_is_the_share_of_choices_with_a_right_one(k: int, n: int, right: int) -> None:
-    choices = list(itertools.combinations([True] * right + [False] * (n - right), k))
-    assert pass_at(k, n, right) == pytest.approx(sum(map(any, choices)) / len(choices))

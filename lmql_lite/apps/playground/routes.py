@@ -152,7 +152,7 @@ class Playground:
                 "name": case.name,
                 "line": case.line,
                 "inputs": plain(case.inputs),
-                "seeds": list(case.seeds),
+                "seeds": list(case.drawn),
                 "pass_rate": case.pass_rate,
             }
             for case in (found.cases if found else ())
