@@ -43,7 +43,7 @@ class Bundle(BuildHookInterface):
             files += sorted((root / "examples").glob("*.lq"))
             beside = ("-shm", "-wal")  # what SQLite keeps beside a file that is open
             files += sorted(file for file in (root / "examples").glob("[0-9]*/*") if not file.name.endswith(beside))
-            files += [root / "examples" / "recorded"]
+            files += [root / "examples" / "inputs.json"]
             self.made = tempfile.TemporaryDirectory()
             build_data["force_include"][str(tables(root, Path(self.made.name)))] = "lmql_lite/grammar/tables.json"
         build_data["force_include"] |= {str(file): f"{into}{file.relative_to(root).as_posix()}" for file in files}

@@ -62,7 +62,7 @@ class RunOptions(HeaderOptions, total=False):
 
     `model` is an id (`demo`, `local:PATH`, `openai/NAME`) or a model object. `cache=False` asks the model for every
     token anew, `cache="x.tokens"` keeps its answers in a file, and a `TokenCache` configures that file. `trace` writes
-    every call of the model (`x.json`), the events (`x.lqrun`, for `lq replay`) or a report (`x.html`). `session` shares
+    every call of the model (`x.json`), its events (`x.lqrun`) or a report (`x.html`). `session` shares
     models and trees among its runs; the default is one session for the process.
     `prefill=[("A", "Paris"), ("B", " It")]` gives the texts of the first holes, in the order in which they open. The
     model continues the last text, unless `("", "")` follows it. `docs/language.md` has a table of all options.

@@ -266,7 +266,7 @@ _ELSEWHERE: Mapping[str, OptionRow] = {
         flag="on|off|FILE",
     ),
     "trace": OptionRow(
-        "Writes every call of the model (x.json), the events for lq replay (x.lqrun) or a report (x.html).",
+        "Writes every call of the model (x.json), its events (x.lqrun) or a report (x.html).",
         "call",
         noun="the name of a file",
         flag="FILE",

@@ -45,8 +45,10 @@ OPTIONAL = {
     "torch", "transformers", "huggingface_hub", "redis", "ray", "pyarrow", "openai", "pydantic", "llguidance",
     "pygls", "lsprotocol", "PIL", "llama_cpp", "lm_eval", "opentelemetry",
 }
-# imported by their hosts, with their extra, or with the first request
-HOSTED = ("lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.client")
+# imported by their hosts, with their extra, with the first request, or with a file of cases
+HOSTED = (
+    "lmql_lite.integrations.", "lmql_lite.apps.editors.", "lmql_lite.models.openai.client", "lmql_lite.data.cases",
+)
 """
     + ABSENT
     + """

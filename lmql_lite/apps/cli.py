@@ -26,7 +26,6 @@ COMMANDS = {
     "check": "check_command",
     "playground": "playground.command",
     "chat": "chat_command",
-    "replay": "run_command",
     "cache": "cache_commands",
     "models": "models_command",
     "responses": "responses_command",
@@ -36,14 +35,15 @@ COMMANDS = {
     "completion": "first_steps",
 }
 """Commands in the order in which a user needs them, each with its module, which is imported when it is used."""
-SUFFIXES = (".lq", ".lmql", ".lqrun")
+SUFFIXES = (".lq", ".lmql")
 INSTEAD = {
     "fmt": "lq check finds mistakes; the layout of a query is left to your editor",
+    "replay": "lq playground opens recordings",
     "serve-model": "local:NAME runs a model in this process, openai/NAME with --base-url uses a server",
     "usage": "lq --help",
     "version": "lq --version",
 }
-"""Commands that are not here, most of them of LMQL, and what to write."""
+"""Commands that are not here, most of them of LMQL, and what to do."""
 
 
 class Commands(click.Group):
@@ -63,8 +63,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         first = arguments[0]
         if first not in COMMANDS and first.endswith(SUFFIXES):
-            command = "replay" if first.endswith(".lqrun") else "run"
-            context.fail(f"{first} is a file, not a command. Did you mean: lq {command} {first}")
+            context.fail(f"{first} is a file, not a command. Did you mean: lq run {first}")
         if first in INSTEAD:
             context.fail(f"there is no command {first}: {INSTEAD[first]}")
         if first not in COMMANDS and not first.startswith("-") and (hint := did_you_mean(first, COMMANDS)):

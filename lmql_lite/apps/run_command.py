@@ -1,4 +1,4 @@
-"""`lq run` and `lq replay`."""
+"""`lq run`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from lmql_lite.apps.progress import streaming, watching
 from lmql_lite.apps.results import as_object, as_shown, usage_line
 from lmql_lite.apps.terminal import (
     ACCESS,
-    EXIT_CODES,
     INTERRUPTED,
     QueryCommand,
-    as_report,
     counted,
     input_options,
     load,
@@ -33,13 +31,13 @@ from lmql_lite.apps.terminal import (
     write_error,
     write_object,
 )
-from lmql_lite.errors import InputError, LmqlLiteError
+from lmql_lite.errors import InputError
 from lmql_lite.options import OPTIONS, option_problem
 
 if TYPE_CHECKING:
     from lmql_lite.api import Options, Query
     from lmql_lite.apps.progress import Watcher
-    from lmql_lite.engine.events import Failed, Finished
+    from lmql_lite.engine.events import Finished
 
 
 Command = Callable[..., None]
@@ -213,69 +211,3 @@ def _refuse_cost_without_prices(query: Query, max_cost: float | None, prices: tu
             "--max-cost needs --prices, because servers do not report them",
             hint="--prices 0.15,0.60, for a million prompt tokens and a million answer tokens",
         )
-
-
-KINDS = {kind.__name__: kind for each in EXIT_CODES for kind in (each, *each.__subclasses__())}
-
-
-@click.command(short_help="Show a recorded run again.")
-@click.argument("file", metavar="FILE.lqrun")
-def replay(file: str) -> None:
-    """Show a run that `lq run --trace FILE.lqrun` has recorded, and end as it did."""
-    with reporting(as_json=False):
-        ended, text, returns = read_recording(file)
-        from lmql_lite.engine import events
-
-        match ended:
-            case events.Finished(result):
-                write(as_shown(ended, returns=returns or result.value is not None))
-            case events.Failed():
-                sys.exit(report(ended))
-            case None:
-                note(f"{file} ends in the middle of its run; this is the text so far")
-                write(text)
-
-
-def read_recording(file: str) -> tuple[Finished | Failed | None, str, bool]:
-    """The end of a recorded run, None where it is missing; its text; whether its query returns a value."""
-    from lmql_lite.observe.lines import ended, read
-
-    end: Finished | Failed | None = None
-    texts: list[str] = []
-    returns = False
-    try:
-        with open(file, "rb") as lines:
-            for line in read(lines, file):
-                match line:
-                    case {"type": "started", "returns": bool(told)}:
-                        returns = told
-                    case {"type": "notice", "message": str(message)}:
-                        note(message)
-                    case {"type": "text", "text": str(text), "state": 0}:
-                        texts.append(text)
-                end = ended(line)
-    except OSError as error:
-        hint = "lq run QUERY --trace x.lqrun records one" if isinstance(error, FileNotFoundError) else None
-        raise InputError(f"{file!r} cannot be read: {error.strerror or error}", hint=hint) from None
-    return end, "".join(texts), returns
-
-
-def report(failed: Failed) -> int:
-    """Writes the error of a recorded run to stderr; returns its exit code."""
-    from lmql_lite.observe.lines import STOPPED
-
-    if failed.kind == STOPPED:
-        write_error("interrupted")
-        return INTERRUPTED
-    if failed.kind in KINDS:
-        write_error(as_report(error_of(failed), sys.stderr))
-        return next(code for kind, code in EXIT_CODES.items() if issubclass(KINDS[failed.kind], kind))
-    place = f"{failed.span.name}:{failed.span.line}: the query's own Python raised " if failed.span else ""
-    line = f"\n    {failed.span.source}" if failed.span else ""
-    write_error(f"{place}{failed.kind}{': ' if failed.message else ''}{failed.message}{line}")
-    return 4 if failed.kind == "AssertionError" else 1
-
-
-def error_of(failed: Failed) -> LmqlLiteError:
-    others = tuple(error_of(other) for other in failed.others)
-    return KINDS[failed.kind](failed.message, span=failed.span, hint=failed.hint, others=others)

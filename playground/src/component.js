@@ -23,7 +23,6 @@ class RunView {
       result: make("div", { class: "result" }),
       holes: make("div", { class: "holes" }),
       trie: make("div", { class: "trie" }),
-      list: make("table"),
       card: make("aside", { class: "card", role: "region", "aria-label": "token", hidden: true }),
       ledger: make("div"),
       select: make("select", { "aria-label": "branch" }),
@@ -32,17 +31,10 @@ class RunView {
     this._tabs = TABS.map((name, at) => make("button", { type: "button", role: "tab", onclick: () => this._show(at), onkeydown: (event) => this._key(event) }, name));
     const label = make("label", {}, "branch ", parts.select);
     const ghosts = make("input", { type: "checkbox", checked: true, onchange: () => this._player.wake() });
-    const listBox = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "the tree as a list", hidden: true }, parts.list);
-    const asList = make("input", { type: "checkbox", onchange: () => {
-      parts.trie.hidden = asList.checked;
-      listBox.hidden = !asList.checked;
-      this._player.wake();
-    } });
     this._panels = [
       make("div", { role: "tabpanel", "aria-label": "Output", tabindex: "0" }, parts.result, parts.output, parts.holes),
       make("div", { role: "tabpanel", "aria-label": "Tree" },
-        make("div", { class: "bar" }, make("label", {}, ghosts, " alternatives"), make("label", {}, asList, " as a list")),
-        parts.trie, listBox),
+        make("div", { class: "bar" }, make("label", {}, ghosts, " alternatives")), parts.trie),
     ];
     this._box = make("div", { class: "panels", "aria-busy": "false" }, ...this._panels);
     this.root = make("div", { class: "lq-run" }, make("div", { class: "row" }, make("div", { class: "tabs", role: "tablist", "aria-label": "views of the run" }, ...this._tabs), label),
@@ -52,7 +44,7 @@ class RunView {
     this._output = new OutputView(parts.output, (token) => choose(token, null));
     this._result = new ResultView(parts.result, parts.holes, onPlace);
     this._ledger = new LedgerView(parts.ledger);
-    this._trie = new TrieView({ root: parts.trie, list: parts.list, scope: null, ghosts, onChoose: choose });
+    this._trie = new TrieView({ root: parts.trie, ghosts, onChoose: choose });
     this._branches = new Branches({ select: parts.select, label, onChoose: () => this._player.wake() });
     this._player = new Player((scene, deadline) => this._draw(scene, deadline), this._box);
     this._player.show(this.recording);
@@ -66,7 +58,7 @@ class RunView {
 
   _draw(scene, deadline) {
     const branch = this._branches.shown(scene);
-    const isLedgerLeft = this._ledger.draw(scene, branch, true);
+    const isLedgerLeft = this._ledger.draw(scene, branch);
     if (this._at === 1) return this._trie.draw(scene) || isLedgerLeft;
     this._result.draw(scene);
     return this._output.draw(scene, branch, deadline) || isLedgerLeft;

@@ -54,11 +54,6 @@ export class Inputs {
     return sets;
   }
 
-  /** The first value of each input that has one, for a plan. */
-  given() {
-    return Object.fromEntries(this._names.filter((name) => !this._isEmpty(name)).map((name) => [name, this._read(name)[0]]));
-  }
-
   _isEmpty(name) {
     const { kind, text } = this._value(name);
     return kind === "text" && text === "";

@@ -8,14 +8,14 @@ export function nameKeys() {
   if (/Mac|iP/.test(navigator.platform)) for (const key of document.querySelectorAll("kbd.mod")) key.textContent = "⌘";
 }
 
-export function listen({ run, stop, save, plan, help, tabs, card, say, problem, isRunning }) {
+export function listen({ run, stop, save, help, tabs, card, say, problem, isRunning }) {
   let escaped = -Infinity;
   const held = (event) => (event.ctrlKey || event.metaKey) && !event.altKey;
   const actions = [
-    [(event) => held(event) && event.key === "Enter", (event) => (event.shiftKey ? plan() : run())],
+    [(event) => held(event) && event.key === "Enter", () => run()],
     [(event) => held(event) && event.key === ".", () => stop()],
     [(event) => held(event) && event.key === "s", () => save()],
-    [(event) => event.altKey && !held(event) && /^Digit[1-6]$/.test(event.code), (event) => tabs.show(VIEWS[Number(event.code.at(-1)) - 1], true)],
+    [(event) => event.altKey && !held(event) && /^Digit[1-5]$/.test(event.code), (event) => tabs.show(VIEWS[Number(event.code.at(-1)) - 1], true)],
     [(event) => event.key === "F8", (event) => problem(event.shiftKey ? -1 : 1)],
     [(event) => event.key === "?" && !event.target.closest("input,textarea,select,[contenteditable]"), () => help()],
   ];

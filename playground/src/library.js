@@ -30,7 +30,6 @@ export class Library {
     this._takesFiles = false;
     this._examples = [];
     this._files = [];
-    this._named = null; // what a name is asked for
     this._clash = null; // {name, text, version}: the file that a save would overwrite
     this._listen();
   }
@@ -195,7 +194,7 @@ export class Library {
       event.preventDefault();
       const name = byId("save-name").value.trim();
       byId("save-says").textContent = "";
-      if (name) await this._named(ENDING.test(name) ? name : `${name}.lq`);
+      if (name) await this._saveAs(ENDING.test(name) ? name : `${name}.lq`);
     });
     byId("conflict-show").addEventListener("click", () => this._showClash(this._open.name, this._open.theirs));
     byId("conflict-load").addEventListener("click", () => {
@@ -347,32 +346,28 @@ export class Library {
     this._drawList();
   }
 
-  _askName() {
-    const { kind, name } = this._open;
-    this._ask("Save as", "Save", free(name, this._files), async (chosen) => {
-      if (this._isSaving) return;
-      try {
-        await this._write(chosen, kind === "file" && chosen === name ? this._open.version : null);
-        byId("save-dialog").close();
-      } catch (error) {
-        if (error.status !== 409) return this._refuse(error);
-        byId("save-dialog").close();
-        await this._clashed(chosen, error);
-      }
-    });
-  }
-
   /** Asks for a name, whose stem is selected: it is typed over, or taken with Enter. */
-  _ask(title, says, name, act) {
-    this._named = act;
-    byId("save-title").textContent = title;
-    byId("save-do").textContent = says;
-    byId("save-says").textContent = "";
+  _askName() {
+    const name = free(this._open.name, this._files);
     const field = byId("save-name");
     field.value = name;
+    byId("save-says").textContent = "";
     byId("save-dialog").showModal();
     field.focus();
     field.setSelectionRange(name.lastIndexOf("/") + 1, name.replace(ENDING, "").length);
+  }
+
+  async _saveAs(name) {
+    if (this._isSaving) return;
+    const { kind, name: own, version } = this._open;
+    try {
+      await this._write(name, kind === "file" && name === own ? version : null);
+      byId("save-dialog").close();
+    } catch (error) {
+      if (error.status !== 409) return this._refuse(error);
+      byId("save-dialog").close();
+      await this._clashed(name, error);
+    }
   }
 
   _refuse(error) {
@@ -438,24 +433,12 @@ export class Library {
     const says = { file: "changes to the file", example: "changes to the example", new: "new" }[kind];
     const line = text.split("\n", 20).find((each) => each.trim()) ?? "";
     const when = new Date(at).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
-    const rename = make("button", { type: "button", class: "quiet", "aria-label": `rename the draft ${visible(name)}`, onclick: () => this._askRename(draft) }, "Rename");
     const remove = make("button", { type: "button", class: "quiet", "aria-label": `delete the draft of ${visible(name)}`, onclick: () => this._askToDelete(draft) }, "Delete");
     return make("li", { class: "draft-card" },
       opener(`draft ${id}`, `● ${name}`, `${says}, ${when}${isKept ? "" : ", only in this page"}`, onOneLine(shortened(line, LONGEST)), () => this._openDraft(draft)),
-      make("span", { class: "draft-acts" }, kind === "new" ? rename : null, remove));
+      make("span", { class: "draft-acts" }, remove));
   }
 
-  _askRename(draft) {
-    this._ask("Rename the draft", "Rename", draft.name, (name) => {
-      byId("save-dialog").close();
-      if (this._open.draft === draft.id) this._open.name = name;
-      this._drafts.opened(draft.id, draft.text);
-      this._drafts.put(draft.id, { ...draft, name });
-      this._drawList();
-      byId("examples-dialog").close();
-      this._onOpen(null);
-    });
-  }
 }
 
 function differing(name, { text }) {

@@ -1,13 +1,11 @@
 // The page: joins the editor, the runs and the views.
-import { Cases } from "./cases.js";
 import { Checker } from "./check.js";
 import { byId, make, visible } from "./dom.js";
 import { loadRich, plainEditor } from "./editor.js";
-import { Guide } from "./guide.js";
 import { Inputs, Options } from "./inputs.js";
 import { listen, nameKeys } from "./keys.js";
 import { Library } from "./library.js";
-import { applyTheme, fromAddress, nextTheme, remember, remembered } from "./memory.js";
+import { fromAddress, remember, remembered } from "./memory.js";
 import { askedFrom } from "./onward.js";
 import { Player } from "./player.js";
 import { rangeOf } from "./positions.js";
@@ -16,20 +14,16 @@ import { Server } from "./server.js";
 import { Sharing } from "./sharing.js";
 import { Stage } from "./stage.js";
 import { Tabs } from "./tabs.js";
-import { showPlan } from "./views/plan.js";
 import { RunsView } from "./views/runs.js";
 
 const FIRST = '"Q: What is the capital of France?\\nA:[ANSWER]" where STOPS_BEFORE(ANSWER, "\\n")\n';
 
 class Page {
   async start() {
-    this.nameTheme(applyTheme());
     const address = fromAddress();
     const before = remembered();
     this.isReloading = false;
     this.isStarting = false; // a run was asked for, and the server has not answered
-    this.awaited = null; // the example whose recorded run is to be shown
-    this.planned = null; // the text whose plan is shown
     this.server = new Server(address.token);
     const rich = await loadRich();
     const nonce = document.querySelector('meta[name="csp-nonce"]').content;
@@ -51,12 +45,10 @@ class Page {
     this.stage = new Stage({
       onPlace: (place) => this.goTo(place),
       onGoOn: (prefill) => this.goOn(prefill),
-      onCard: () => this.guide.did("token"),
       mayRun: () => this.server !== null && this.runner.run === null && (this.player.recording?.asked ?? null) !== null,
     });
     this.player = new Player((scene, deadline) => this.draw(scene, deadline), byId("panels"));
     this.stage.player = this.player;
-    this.guide = new Guide();
     this.runs = new RunsView({
       empty: byId("runs-empty"),
       grid: byId("runs-grid"),
@@ -65,10 +57,7 @@ class Page {
         this.tabs.show("output");
       },
     });
-    this.tabs = new Tabs((name) => {
-      this.player?.wake();
-      if (name === "plan" && this.planned !== this.editor.text()) this.askPlan();
-    });
+    this.tabs = new Tabs(() => this.player.wake());
     this.runner = new Runner({
       server: this.server,
       onLines: () => this.player.wake(),
@@ -80,7 +69,7 @@ class Page {
       server: this.server,
       editor: this.editor,
       onOpen: (document) => this.open(document),
-      onExample: (example) => this.showExample(example),
+      onExample: (example) => this.offer(example),
       onFailure: (error, text) => this.tell(error, text),
     });
     this.sharing = new Sharing({
@@ -88,16 +77,8 @@ class Page {
       player: this.player,
       server: this.server,
       name: () => this.library.name,
-      onCode: (text) => this.openShared(text),
       onRecording: (file) => this.openRecording(file),
       isOfServer: (recording) => recording.source !== null,
-    });
-    this.cases = new Cases({
-      server: this.server,
-      asked: () => this.asked(),
-      inputs: () => this.inputs.sets()[0],
-      onRun: (list) => this.run(list),
-      onFailure: (error) => this.tell(error),
     });
     if (before.open) this.library.restore(before.open);
     this.listen(address);
@@ -113,15 +94,12 @@ class Page {
     on("share", () => this.sharing.show());
     on("examples", () => this.library.show());
     on("help", () => byId("help-dialog").showModal());
-    on("ask-plan", () => this.plan());
-    on("theme", () => this.nameTheme(nextTheme()));
+    on("run-models", () => this.runModels());
     for (const button of document.querySelectorAll("[data-close]")) {
       button.addEventListener("click", () => button.closest("dialog").close());
     }
-    addEventListener("hashchange", async () => {
-      const { code, token } = fromAddress();
-      if (token !== address.token) return this.reload(); // of a server that was started anew on this port
-      if (code) await this.sharing.open(`#code=${code}`);
+    addEventListener("hashchange", () => {
+      if (fromAddress().token !== address.token) this.reload(); // of a server that was started anew on this port
     });
     addEventListener("pagehide", () => this.remember());
     addEventListener("beforeunload", (event) => {
@@ -131,7 +109,6 @@ class Page {
       run: () => this.run(),
       stop: () => this.stop(),
       save: () => this.library.save(),
-      plan: () => this.plan(),
       help: () => byId("help-dialog").showModal(),
       problem: (step) => this.checker.go(step),
       tabs: this.tabs,
@@ -148,12 +125,7 @@ class Page {
     location.reload();
   }
 
-  nameTheme(theme) {
-    byId("theme").title = `theme: ${theme}`;
-    byId("theme").setAttribute("aria-label", `theme: ${theme}`);
-  }
-
-  /** What the page shows first: a link's query, what stood there before, the named file, or an example. */
+  /** What the page shows first: what stood there before, the named file, or an example. */
   async greet(address, before) {
     let about = null;
     let failure = address.token ? null : [null, "This page can show recordings. To run queries, open the address that `lq playground` has printed."];
@@ -169,7 +141,6 @@ class Page {
     remember({ place });
     try {
       if (about) await this.meet(about, address, isBack ? before : {});
-      else if (address.code) await this.sharing.open(`#code=${address.code}`);
     } catch (error) {
       failure = [error];
     }
@@ -181,15 +152,11 @@ class Page {
   async meet(about, address, before) {
     this.introduce(about);
     const examples = await this.library.fill();
-    if (address.code) await this.sharing.open(`#code=${address.code}`);
-    else if (before.text !== undefined) await this.library.again();
+    if (before.text !== undefined) await this.library.again();
     else await this.openFirst(address.file ?? about.start?.file, examples);
-    if (before.text !== undefined) this.cases.open(this.library.remembered);
     this.checker.now();
     const last = before.run ? await this.runner.again(before.run, before.source ?? "") : null;
-    const example = examples.find(({ text }) => text === this.editor.text());
     if (last) this.show(last);
-    else if (example) await this.showExample(example);
   }
 
   async openFirst(file, examples) {
@@ -216,7 +183,7 @@ class Page {
       byId("model").title = `${model?.id}${model?.demo ? " (a demo: small, and often wrong)" : ""}; cache: ${about.cache.name}`;
     };
     name(first);
-    this.cases.models = about.models.map(({ id }) => id);
+    byId("run-models").hidden = about.models.length < 2;
     byId("option-model").addEventListener("change", (event) => {
       name(about.models.find(({ id }) => id === event.target.value));
     });
@@ -251,7 +218,6 @@ class Page {
     if (!this.server || this.isStarting || this.runner.run !== null) return recordings;
     this.quiet();
     this.isStarting = true;
-    this.awaited = null;
     this.showState();
     try {
       await this.checker.upToDate();
@@ -259,16 +225,25 @@ class Page {
       for (const asked of wanted) {
         await this.begin(asked);
         recordings.push(this.player.recording);
-        if (wanted.length > 1 || asked.case) await this.runner.over;
+        if (wanted.length > 1) await this.runner.over;
         if (recordings.at(-1).end?.kind === "Stopped") break;
       }
-      if (recordings.length > 1 || wanted[0].case) this.tabs.show("runs");
+      if (recordings.length > 1) this.tabs.show("runs");
     } catch (error) {
       this.tell(error);
     }
     this.isStarting = false;
     this.showState();
     return recordings;
+  }
+
+  /** Runs the query with each model. */
+  runModels() {
+    const models = Array.from(byId("option-model").options, ({ value }) => value);
+    return this.run(() => this.inputs.sets().flatMap((inputs) => models.map((model) => {
+      const asked = this.asked();
+      return { ...asked, inputs, options: { ...asked.options, model } };
+    })));
   }
 
   async begin(asked) {
@@ -288,44 +263,10 @@ class Page {
     }
   }
 
-  /** Asks anew, also where the text is the same: inputs and options may be others. */
-  plan() {
-    this.planned = null;
-    this.tabs.show("plan");
-  }
-
-  async askPlan() {
-    if (!this.server) return;
-    try {
-      const asked = { ...this.asked(), inputs: this.inputs.given() };
-      this.planned = asked.text;
-      byId("plan").replaceChildren(make("p", { class: "empty" }, "Planning."));
-      const found = await this.server.post("/api/plan", asked);
-      showPlan(byId("plan"), found);
-      if (found.problems) this.checker.show(found.problems);
-    } catch (error) {
-      this.planned = null;
-      byId("plan").replaceChildren();
-      this.tell(error);
-    }
-  }
-
-  /** A run of it that was recorded. Nothing is run. */
-  async showExample(example) {
-    this.inputs.offer(example.inputs);
-    if (!byId("typed").value) byId("typed").value = example.typed.join("\n");
-    if (this.isStarting || this.runner.run !== null) return; // what is under way is to be seen
-    this.awaited = example;
-    try {
-      const recording = await readRecording(example.name, await this.server.recorded(example.name), () => {}, example.text);
-      if (this.awaited !== example) return;
-      recording.isExample = true;
-      recording.asked = { text: example.text, name: example.name, inputs: example.inputs, typed: example.typed, options: {} };
-      this.show(recording);
-      this.say("a recorded run of the example is shown");
-    } catch (error) {
-      this.tell(error);
-    }
+  /** Inputs that fit an example, for boxes that are empty. */
+  offer({ inputs, typed }) {
+    this.inputs.offer(inputs);
+    if (!byId("typed").value) byId("typed").value = typed.join("\n");
   }
 
   show(recording) {
@@ -339,7 +280,6 @@ class Page {
     this.player.wake();
     this.showState();
     const { end } = recording;
-    if (end?.type === "done") this.guide.ran(end.usage.tokens_from_cache);
     if (end?.type === "error" && end.span && recording.source === this.editor.text()) {
       const { line, column } = end.span;
       this.checker.fail({ ...rangeOf(recording.source, end.span), line, column, message: end.message, hint: end.hint });
@@ -362,24 +302,13 @@ class Page {
 
   /** Another document is shown: its text, or as it was left; null where only its name has changed. */
   open(document) {
-    this.awaited = null;
-    if (document !== null) {
-      if (this.player.recording?.isExample) this.show(null);
-      this.editor.open(document);
-    }
+    if (document !== null) this.editor.open(document);
     this.quiet();
     this.library.showName();
-    if (this.server) this.cases.open(this.library.remembered);
     this.remember();
   }
 
-  openShared(text) {
-    this.library.openText("shared.lq", text);
-    this.tell(null, "This query is from a link. Read it before you run it: it may run Python.");
-  }
-
   async openRecording(file) {
-    this.awaited = null;
     const recording = await readRecording(file.name, file.stream(), (each) => this.player.recording === each && this.player.wake());
     const { query, name, inputs } = recording.lines.find(({ type }) => type === "started") ?? {};
     if (query) {
@@ -414,8 +343,8 @@ class Page {
     // not `disabled`: that would take the focus from whoever runs by keyboard
     byId("run").setAttribute("aria-disabled", String(isRunning || this.isStarting || !this.server));
     byId("stop").disabled = !isRunning;
-    const { end, isExample } = this.player.recording ?? {};
-    const says = this.isStarting ? "starting" : isRunning ? "running" : isExample ? "recorded" : end?.type === "done" ? "done" : end?.kind === "Stopped" ? "stopped" : end ? "failed" : "";
+    const { end } = this.player.recording ?? {};
+    const says = this.isStarting ? "starting" : isRunning ? "running" : end?.type === "done" ? "done" : end?.kind === "Stopped" ? "stopped" : end ? "failed" : "";
     byId("state").textContent = says;
     byId("state").hidden = !says;
     byId("state").dataset.state = says;

@@ -1,5 +1,5 @@
-// What this tab remembers when it is loaded anew, and what the browser remembers of its owner's taste. Never a key.
-import { ofBrowser, ofTab } from "./storage.js";
+// What this tab remembers when it is loaded anew. Never a key.
+import { ofTab } from "./storage.js";
 
 const TAB = "lq";
 
@@ -21,28 +21,5 @@ export function fromAddress() {
   const token = found.get("token");
   if (token) ofTab.set("token", token);
   if (location.hash) history.replaceState(null, "", location.pathname);
-  return { token: ofTab.get("token"), file: found.get("file"), code: found.get("code") };
-}
-
-/** The first steps that somebody has done, in any tab. */
-export function stepsDone() {
-  return (ofBrowser.get("lq-steps") ?? "").split(" ").filter(Boolean);
-}
-
-export function keepSteps(steps) {
-  ofBrowser.set("lq-steps", steps.join(" "));
-}
-
-const THEMES = ["system", "light", "dark"];
-
-export function applyTheme(theme = ofBrowser.get("lq-theme") ?? "system") {
-  const known = THEMES.includes(theme) ? theme : "system";
-  document.documentElement.dataset.theme = known;
-  return known;
-}
-
-export function nextTheme() {
-  const theme = THEMES[(THEMES.indexOf(applyTheme()) + 1) % THEMES.length];
-  ofBrowser.set("lq-theme", theme);
-  return applyTheme(theme);
+  return { token: ofTab.get("token"), file: found.get("file") };
 }

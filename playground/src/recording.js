@@ -9,7 +9,6 @@ export class Recording {
     this.name = name;
     this.source = source; // the query's text, where it is known
     this.asked = null; // the run as it was asked for, where that is known
-    this.isExample = false; // it came with an example, and nothing was run
     this.lines = [];
     this.texts = [];
     this.end = null; // the last line: `done` or `error`

@@ -316,30 +316,6 @@ export class Trie {
     return this._places.get(token.node);
   }
 
-  /** Adds what another tree has: a later run says where its tokens came from then. `isOther`: of a run that is not the one
-   * that is shown. */
-  join(other, isOther) {
-    const pairs = [[this.root, other.root]];
-    while (pairs.length) {
-      const [mine, theirs] = pairs.pop();
-      for (const [key, child] of theirs.children) {
-        let node = mine.children.get(key);
-        if (!node) {
-          node = { parent: mine, children: new Map(), token: child.token, passes: 0, kept: 0, fate: child.fate, isOther };
-          mine.children.set(key, node);
-          this.size += 1;
-        }
-        node.isOther &&= isOther;
-        node.token = child.token;
-        node.passes += child.passes;
-        node.kept += child.kept;
-        node.fate = child.fate;
-        if (child === other.latest) this.latest = node;
-        pairs.push([node, child]);
-      }
-    }
-  }
-
   /** Runs of tokens that nothing branches off and that are of one kind, as {tokens, kind, hole, passes, children};
    * breadth first, at most `most` of them. A run that was left out is counted in `hidden` of its parent. `best` are the
    * nodes of the result, which come first. With `ghosts` a place where the model was asked has its alternatives
@@ -379,7 +355,7 @@ export function kindOf(node) {
 
 const MAX_GHOSTS = 3; // at one place
 const MIN_GHOST_PROBABILITY = 0.005;
-const NO_RUN = { kind: "ghost", fate: "missed", hole: null, passes: 0, children: [], hidden: 0, isBest: false, isOther: false };
+const NO_RUN = { kind: "ghost", fate: "missed", hole: null, passes: 0, children: [], hidden: 0, isBest: false };
 
 /** Alternatives where one of these nodes was chosen, likeliest first, without the nodes themselves. */
 function thoughtOf(nodes) {
@@ -403,11 +379,11 @@ function runFrom(first, parent, best, ghosts) {
     const [next] = last.children.values();
     if (kindOf(next) !== kind || next.token.hole !== hole || next.passes !== first.passes) break;
     if (kind === "dropped" && next.fate !== first.fate) break;
-    if (best.has(next) !== best.has(first) || next.isOther !== first.isOther) break;
+    if (best.has(next) !== best.has(first) ) break;
     if (ghosts && thoughtOf([next]).length) break;
     last = next;
   }
   const fate = kind === "dropped" ? first.fate : "kept";
-  const { passes, isOther } = first;
-  return { tokens, kind, fate, hole, passes, isOther, isBest: best.has(first), children: [], hidden: 0, last, parent, depth: parent.depth + 1 };
+  const { passes } = first;
+  return { tokens, kind, fate, hole, passes, isBest: best.has(first), children: [], hidden: 0, last, parent, depth: parent.depth + 1 };
 }

@@ -44,11 +44,6 @@ export class Server {
     return (await this._ask("GET", `/api/runs/${run}/report`)).blob();
   }
 
-  /** The lines of an example's recorded run, as they stand in a file. */
-  async recorded(name) {
-    return (await this._ask("GET", `/api/examples/${encodeURIComponent(name)}/recording`)).body;
-  }
-
   /** The lines of a run after `after`, as texts; goes on where a connection is lost, and raises Gone where it stays so.
    * Ends where `isWhole` says so. */
   async *lines(run, after, isWhole, onLost) {

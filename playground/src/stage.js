@@ -1,4 +1,4 @@
-// The views of a run beside each other, and the slider that goes through it.
+// The views of a run.
 import { byId, make, onOneLine, shortened, visible } from "./dom.js";
 import { MARKS, SOURCES } from "./kinds.js";
 import { placeOf, told } from "./onward.js";
@@ -12,17 +12,14 @@ import { TokensView } from "./views/tokens.js";
 import { TrieView } from "./views/trie.js";
 
 const SPOKEN = 300; // characters of a value
-const MAX_BEFORE = 20; // runs on this page that the tree remembers
 
 export class Stage {
   /** `onGoOn(prefill)`: a run is wanted that goes on from a place of the one that is shown. */
-  constructor({ onPlace, onGoOn, onCard, mayRun }) {
+  constructor({ onPlace, onGoOn, mayRun }) {
     this.player = null;
     this.card = new Card(byId("card"), onGoOn);
     this._mayRun = mayRun;
-    this._onCard = onCard;
     this._shown = null; // the scene
-    this._before = []; // scenes of runs that have ended
     this._told = 0;
     this._branches = new Branches({ select: byId("hypothesis"), label: byId("hypothesis-label"), onChoose: () => this.player.wake() });
     this._output = new OutputView(byId("output"), (token, anchor) => this._card(token, null, anchor));
@@ -30,8 +27,6 @@ export class Stage {
     this._tokens = new TokensView(byId("tokens"), (token, anchor) => this._card(token, null, anchor));
     this._trie = new TrieView({
       root: byId("trie"),
-      list: byId("trie-list"),
-      scope: byId("trie-scope"),
       ghosts: byId("trie-ghosts"),
       onChoose: (token, run, anchor) => this._card(token, run, anchor),
     });
@@ -40,15 +35,12 @@ export class Stage {
     byId("legend-kinds").replaceChildren(...Object.keys(SOURCES).map(sample));
     byId("legend").replaceChildren(...legend());
     byId("welcome-kinds").replaceChildren(...["cache", "model", "draft", "forced"].map((kind) => make("li", {}, sample(kind), ` ${SOURCES[kind]}`)));
-    this._listen();
+    byId("trie-ghosts").addEventListener("change", () => this.player.wake());
   }
 
   /** Another run is shown from now on. */
   began(recording) {
-    if (this._shown?.end && this._shown.count && !this._recording?.isExample) this._before = [...this._before, this._shown].slice(-MAX_BEFORE);
-    this._trie.setOthers(this._before);
     this._recording = recording;
-    byId("recorded").hidden = !recording?.isExample;
     this._tellOnward(recording?.asked?.prefill);
     this._told = 0;
     this.card.close();
@@ -57,7 +49,6 @@ export class Stage {
 
   _card(token, run, anchor) {
     const place = this._mayRun() ? placeOf(this._branches.shown(this._shown), run ? run.tokens[0] : token) : null;
-    this._onCard(); // may take something off the page
     this.card.show(token, this._shown, { run, place, anchor: anchor() });
   }
 
@@ -66,8 +57,7 @@ export class Stage {
     this._shown = scene;
     this.card.isWanted = ["output", "trie", "tokens"].includes(tab);
     const hypothesis = this._branches.shown(scene);
-    this._slider(scene);
-    const isLedgerLeft = this._ledger.draw(scene, hypothesis, this._recording?.isExample);
+    const isLedgerLeft = this._ledger.draw(scene, hypothesis);
     return this._view(tab, scene, hypothesis, deadline) || isLedgerLeft;
   }
 
@@ -80,7 +70,6 @@ export class Stage {
 
   /** Says what a reader of the screen should hear: holes and the end, not every token. */
   announce(scene, say) {
-    if (this.player.at !== null || this._recording?.isExample) return;
     const closed = scene.holes.findLast((hole) => hole.ending !== null);
     if (scene.end && this._told !== scene.end) {
       this._told = scene.end;
@@ -113,40 +102,6 @@ export class Stage {
     const recording = this._recording ?? null;
     byId("output-empty").hidden = !isEmpty || recording !== null;
     byId("output-waiting").hidden = !isEmpty || recording === null || recording.end !== null;
-  }
-
-  _slider(scene) {
-    const lines = this.player.recording?.lines.length ?? 0;
-    const slider = byId("at");
-    slider.disabled = byId("play").disabled = lines === 0;
-    if (slider.max !== String(lines)) slider.max = String(lines);
-    if (slider.value !== String(scene.count)) slider.value = String(scene.count);
-    const says = lines ? `${scene.count} of ${lines} · ${scene.ms} ms` : this.player.recording ? "nothing yet" : "no run yet";
-    if (byId("at-says").textContent !== says) byId("at-says").textContent = says;
-    const isPlaying = String(this.player.isPlaying);
-    if (byId("play").dataset.playing !== isPlaying) {
-      byId("play").dataset.playing = isPlaying;
-      byId("play").querySelector("use").setAttribute("href", this.player.isPlaying ? "#icon-pause" : "#icon-run");
-      byId("play").setAttribute("aria-label", this.player.isPlaying ? "pause" : "replay");
-    }
-  }
-
-  _listen() {
-    byId("at").addEventListener("input", () => {
-      this.player.pause();
-      this.player.seek(Number(byId("at").value));
-    });
-    byId("play").addEventListener("click", () => {
-      if (this.player.isPlaying) this.player.pause();
-      else this.player.play();
-      this.player.wake();
-    });
-    for (const id of ["trie-scope", "trie-ghosts"]) byId(id).addEventListener("change", () => this.player.wake());
-    byId("trie-as-list").addEventListener("change", (event) => {
-      byId("trie").hidden = event.target.checked;
-      byId("trie-list-box").hidden = !event.target.checked;
-      this.player.wake();
-    });
   }
 }
 

@@ -3,7 +3,7 @@
 import { byId } from "./dom.js";
 
 const MAIN = ["output", "trie", "runs"];
-export const VIEWS = [...MAIN, "tokens", "plan", "log"];
+export const VIEWS = [...MAIN, "tokens", "log"];
 
 export class Tabs {
   constructor(onShow) {

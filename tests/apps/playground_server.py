@@ -22,13 +22,10 @@ Line = dict[str, Any]
 API = (
     ("GET", "/api/about"),
     ("GET", "/api/examples"),
-    ("GET", "/api/examples/01_packing_list.lq/recording"),
     ("GET", "/api/files"),
     ("GET", "/api/files/q.lq"),
     ("PUT", "/api/files/q.lq"),
-    ("GET", "/api/cases/q.lq"),
     ("POST", "/api/check"),
-    ("POST", "/api/plan"),
     ("GET", "/api/runs"),
     ("POST", "/api/runs"),
     ("DELETE", "/api/runs/x"),

@@ -1,4 +1,4 @@
-"""`lq run --format events`, `--trace`, and `lq replay`: what a run tells other programs, and shows again later."""
+"""`lq run --format events` and `--trace`: what a run tells other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.apps.test_servers import at
 from tests.models.api import KEY
 from tests.servers.kinds import VLLM
 from tests.servers.stub import Fault, serving
-from tests.tables import cases
 
 SAY = '"Say:[X]" where len(X) < 9'
 
@@ -76,31 +75,7 @@ def test_ctrl_c_is_the_last_line_of_events_and_of_a_recording(tmp_path: Path) ->
         assert [each["type"] for each in read(file, "r.lqrun")] == ["started", "text", "error"]
 
 
-# --trace and replay ------------------------------------------------------------------------------------------------
-
-
-@cases("apps/events", "a replay shows what the run showed and ends as it did", globals())
-def test_a_replay_shows_what_the_run_showed_and_ends_as_it_did(shell: Shell, source: str, code: int) -> None:
-    ran = shell("run", shell.write("q.lq", source), "--trace", "r.lqrun")
-    os.remove(shell.folder / "q.lq")
-    again = shell("replay", "r.lqrun")
-    assert ran.code == code, ran.err
-    assert (again.code, again.out, again.err) == (ran.code, ran.out, ran.err)
-
-
-def test_a_replay_asks_no_model_and_runs_no_python(shell: Shell) -> None:
-    query = shell.write("q.lq", 'with open("canary", "a") as file:\n    file.write("x")\n' + SAY)
-    shell("run", query, "--trace", "r.lqrun")
-    assert (shell.folder / "canary").read_text() == "x"
-    code = (
-        "import sys\nfrom lmql_lite.apps.cli import main\n"
-        "main(['replay', 'r.lqrun'])\n"
-        "loaded = {'lmql_lite.models.demo', 'lmql_lite.lang.query', 'lmql_lite.api'} & set(sys.modules)\n"
-        "assert not loaded, loaded"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=shell.folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("Say:"), done.stderr
-    assert (shell.folder / "canary").read_text() == "x"
+# --trace ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_recording_is_the_lines_of_the_events(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.browser.conftest import PLAYGROUND, Open, Tab
 from tests.browser.test_page import PACKING, PICKY
 
-VIEWS = ("output", "trie", "runs", "tokens", "plan", "log")
+VIEWS = ("output", "trie", "runs", "tokens", "log")
 DIALOGS = ("examples", "share", "help")
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -54,7 +54,7 @@ def test_the_whole_way_by_keyboard_alone(tab: Tab) -> None:
     keyboard.press("ArrowDown")
     assert page.is_visible("#panel-tokens")
     keyboard.press("Alt+5")
-    assert focused() == "more" and page.is_visible("#panel-plan")
+    assert focused() == "more" and page.is_visible("#panel-log")
     keyboard.press("Alt+4")
     tab.settle()
     keyboard.press("Tab")
@@ -166,17 +166,3 @@ def test_a_narrow_page_has_no_side_scroll(open_tab: Open, width: int, scale: int
         tab.page.wait_for_selector(f"#{dialog}-dialog[open]")
         assert tab.page.evaluate(WIDER) == 0, dialog
         tab.page.keyboard.press("Escape")
-
-
-def test_the_theme_can_be_chosen_and_is_kept(open_tab: Open) -> None:
-    tab = open_tab(color_scheme="light")
-    colour = "getComputedStyle(document.body).backgroundColor"
-    light = tab.page.evaluate(colour)
-    tab.page.click("#theme")
-    assert tab.page.evaluate(colour) == light
-    tab.page.click("#theme")
-    dark = tab.page.evaluate(colour)
-    assert dark != light
-    tab.page.reload()
-    tab.page.wait_for_selector("html[data-ready]")
-    assert tab.page.evaluate(colour) == dark

@@ -24,7 +24,7 @@ from tests.browser.test_truth import SOURCES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-RECORDED = sorted((ROOT / "examples" / "recorded").glob("*.lqrun"))
+RECORDED = sorted((ROOT / "tests" / "browser" / "recorded").glob("*.lqrun"))
 EXTENSION = ROOT / "editors" / "vscode"
 BOXES = """labels => { const found = {}; for (const label of labels)
     for (const [kind, count] of Object.entries(JSON.parse(label.dataset.counts)))
@@ -83,7 +83,6 @@ def shown(page: Page) -> dict[str, Any]:
 def on_the_page(tab: Tab, recording: Path) -> dict[str, Any]:
     tab.page.click("#share")
     tab.page.set_input_files("#open-lqrun", recording)
-    tab.page.wait_for_selector("#state:not([data-state=recorded])")
     tab.until("document.getElementById('banner').textContent.includes('is a recording')")
     tab.settle()
     return shown(tab.page)

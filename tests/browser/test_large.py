@@ -14,8 +14,9 @@ ELEMENTS = "document.getElementsByTagName('*').length"
 MAX_ELEMENTS = 12_000
 WATCHED = """() => {
     window.frames_drawn = new Set();
-    const says = document.getElementById("at-says");
-    new MutationObserver(() => frames_drawn.add(says.textContent)).observe(says, { childList: true });
+    const output = document.getElementById("output");
+    const seen = new MutationObserver(() => frames_drawn.add(output.textContent.length));
+    seen.observe(output, { childList: true, subtree: true });
 }"""
 
 
@@ -61,10 +62,3 @@ def test_the_last_of_fifty_thousand_tokens_is_one_key_away(long_tab: Tab) -> Non
     assert page.evaluate(ELEMENTS) < MAX_ELEMENTS
     page.keyboard.press("Home")
     assert page.get_attribute(":focus", "aria-posinset") == "1"
-
-
-def test_the_slider_goes_back_into_the_middle_of_fifty_thousand_tokens(long_tab: Tab) -> None:
-    long_tab.page.locator("#at").fill("2004")  # four lines stand before the first token, and a text behind each
-    long_tab.until("document.getElementById('at-says').textContent.startsWith('2004 of')", seconds=60)
-    long_tab.until("document.getElementById('panels').getAttribute('aria-busy') === 'false'", seconds=60)
-    assert len(long_tab.text().split()) == 1 + 1000

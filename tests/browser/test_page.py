@@ -1,7 +1,8 @@
-"""What a person sees of a run: text, tokens, tree, ledger, plan, log; and what the page does with links and files."""
+"""What a person sees of a run: text, tokens, tree, ledger, log; and what the page does with files."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -68,12 +69,11 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
     tab.show("trie")
     kinds = tab.page.locator("#trie .edge:not(.ghost)").evaluate_all("edges => edges.map(edge => edge.classList[1])")
     assert set(kinds) == {"cache", "prompt"}
-    tab.page.select_option("#trie-scope", "page")
-    tab.until("document.querySelector('#trie .run').getAttribute('aria-label').endsWith('2 times')")
-    widths = tab.page.locator("#trie .edge:not(.ghost)").evaluate_all(
-        "edges => edges.map(edge => edge.getAttribute('stroke-width'))"
-    )
-    assert set(widths) == {"3.5"}  # come by twice; 1.5 for once
+
+
+def labels(tab: Tab, kind: str) -> list[str]:
+    """What the parts of the tree of a kind are called."""
+    return tab.page.locator(f"#trie .run{kind}").evaluate_all("parts => parts.map((part) => part.ariaLabel)")
 
 
 def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab) -> None:
@@ -83,10 +83,7 @@ def test_what_was_taken_back_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     assert "✕  Beach ball ⏎" in tab.page.locator("#trie .run.dropped > text").all_text_contents()
     dash = tab.page.locator("#trie .edge.dropped").first.evaluate("edge => getComputedStyle(edge).strokeDasharray")
     assert dash != "none"
-    tab.page.check("#trie-as-list")
-    tab.settle()
-    rows = tab.page.locator("#trie-list tr.dropped").all_inner_texts()
-    assert any("Beach ball" in row and "taken back" in row for row in rows)
+    assert any("Beach ball" in label and "taken back" in label for label in labels(tab, ".dropped"))
     tab.show("tokens")
     struck = tab.page.locator("#tokens .token.dropped").all_text_contents()
     assert " Beach" in struck
@@ -97,16 +94,12 @@ def test_a_guess_that_missed_is_a_ghost_in_the_tree_and_not_in_the_text(tab: Tab
     missed = int(tab.count("draft_rejected"))
     assert missed and int(tab.count("draft_accepted")), "the query has become one that tells nothing"
     tab.show("trie")
-    tab.page.check("#trie-as-list")
-    tab.settle()
-    rows = tab.page.locator("#trie-list tr.dropped", has_text="drafted, but not reached")
-    told = [int(row.split("\t")[3]) for row in rows.all_inner_texts()]
-    assert sum(told) == missed
-    texts = {row.split("\t")[0].strip("⏎ ") for row in rows.all_inner_texts()}
+    rows = [label for label in labels(tab, ".dropped") if "drafted, but not reached" in label]
+    assert sum(int(found[1]) for row in rows if (found := re.search(r"(\d+) tokens?, reached", row))) == missed
+    texts = {row.partition(":")[0].strip("✕⏎ ") for row in rows}
     second = tab.page.locator("#output").inner_text().rpartition("travelling")[2]
     assert any(text and text not in second for text in texts), "each guess that missed is in the text elsewhere"
-    kept = tab.page.locator("#trie-list tr.draft")
-    assert kept.count() and "in the text" in kept.first.inner_text()
+    assert labels(tab, ".draft")
 
 
 def test_a_token_tells_which_clause_forbade_what_the_model_liked_better(tab: Tab) -> None:
@@ -132,9 +125,7 @@ def test_of_beams_the_result_is_shown_and_those_given_up_are_ghosts(tab: Tab) ->
     assert f"A: {answer}" in tab.text()
     given_up = [each for each in tab.page.locator("#hypothesis option").all_inner_texts() if "given up" in each]
     tab.show("trie")
-    tab.page.check("#trie-as-list")
-    tab.settle()
-    ghosts = tab.page.locator("#trie-list tr.dropped", has_text="of a branch that was given up").count()
+    ghosts = [label for label in labels(tab, ".dropped") if "of a branch that was given up" in label]
     assert bool(given_up) == bool(ghosts)
 
 
@@ -166,41 +157,6 @@ def test_the_form_has_the_options_of_the_table_and_a_run_gets_them(tab: Tab) -> 
     assert given == {"seed": 7, "top_p": 0.5, "decoder": "sample", "speculate": False}
 
 
-def test_a_plan_says_what_would_be_asked_and_runs_nothing(tab: Tab) -> None:
-    tab.write(PACKING)
-    tab.page.keyboard.press("ControlOrMeta+Shift+Enter")
-    tab.page.wait_for_selector("#plan p:not(.empty)")
-    assert "token by token, under a mask" in tab.page.inner_text("#plan")
-    assert tab.page.get_attribute("#state", "data-state") == "recorded"
-
-
-def test_a_link_fills_the_editor_and_runs_nothing(tab: Tab, open_tab: Open, shared_server: Server) -> None:
-    query = '# é 日 🙂\n"hello"\n'
-    tab.write(query)
-    tab.page.click("#share")
-    tab.until("document.getElementById('link').value.includes('#code=')")
-    link = tab.page.input_value("#link")
-    tab.page.click("#share-dialog [data-close]")
-
-    def runs() -> int:
-        asked = "fetch('/api/runs', {headers: {Authorization: 'Bearer ' + sessionStorage.token}})"
-        return int(tab.page.evaluate(f"{asked}.then(said => said.json()).then(({{runs}}) => runs.length)"))
-
-    before = runs()
-    other = open_tab(address=f"{shared_server.address}&code={link.partition('#code=')[2]}")
-    other.page.wait_for_selector("#banner:visible")
-    assert "Read it before you run it" in other.page.inner_text("#banner")
-    assert "hello" in other.page.inner_text("#query") and "🙂" in other.page.inner_text("#query")
-    assert other.page.inner_text("#at-says") == "no run yet"
-    assert runs() == before
-
-    third = open_tab()  # a link that is pasted, and one that is followed in a page that is open
-    third.page.evaluate("link => { location.hash = link.slice(link.indexOf('#')); }", link)
-    third.page.wait_for_selector("#banner:visible")
-    assert "hello" in third.page.inner_text("#query")
-    assert "#" not in third.page.url
-
-
 def test_a_report_is_downloaded(tab: Tab) -> None:
     tab.run(PACKING)
     tab.page.click("#share")
@@ -208,3 +164,36 @@ def test_a_report_is_downloaded(tab: Tab) -> None:
         tab.page.click("#download-report")
     page = Path(download.value.path()).read_text("utf-8")
     assert page.startswith("<!doctype html>") and "Swimsuit" in page
+
+
+def test_the_inputs_of_an_example_are_offered_and_ones_own_are_kept(server: Server, open_tab: Open) -> None:
+    tab, field = open_tab(server), "textarea[aria-label='input review']"
+    for review in ("The room was dirty and the staff was rude.", "The room was clean."):
+        tab.page.click("#examples")
+        tab.page.click("#gallery button:has-text('05_sentiment.lq')")
+        tab.page.wait_for_selector(field)
+        assert tab.page.input_value(field) == review
+        tab.page.fill(field, "The room was clean.")
+
+
+def test_a_recording_carries_its_query_to_another_page(server: Server, open_tab: Open, tmp_path: Path) -> None:
+    tab = open_tab(server)
+    tab.write('"Dear {name}, [X]" where X in ["hello", "good bye"]\n')
+    tab.page.fill("textarea[aria-label='input name']", "Ada")
+    tab.page.click("#run")
+    tab.wait("done")
+    tab.page.click("#share")
+    with tab.page.expect_download() as download:
+        tab.page.click("#download-lqrun")
+    download.value.save_as(tmp_path / "kept.lqrun")
+    other = open_tab(server)
+    (tmp_path / "none.lqrun").write_text("no recording\n", "utf-8")
+    other.page.click("#share")
+    other.page.set_input_files("#open-lqrun", tmp_path / "none.lqrun")
+    other.until("document.getElementById('share-says').textContent.includes('is not a recording')")
+    other.page.set_input_files("#open-lqrun", tmp_path / "kept.lqrun")
+    other.until("document.getElementById('banner').textContent.includes('this is its query')")
+    other.settle()
+    assert other.text() == tab.text()
+    assert other.page.input_value("textarea[aria-label='input name']") == "Ada"
+    assert other.page.is_hidden("#stale"), "the run is of this text"

@@ -85,7 +85,6 @@ def test_a_run_that_the_user_stopped_is_not_shown_as_an_error(tab: Tab) -> None:
 
 def test_a_click_on_a_token_moves_nothing_and_scrolls_nothing(open_tab: Open, server: Server) -> None:
     tab = open_tab(server, viewport={"width": 1280, "height": 800})
-    tab.page.click("#guide-close")
     tab.run(PACKING)
     before, scrolled = tab.page.evaluate(BOXES), tab.page.evaluate(SCROLLED)
     token = tab.page.locator("#output .hole .source").first
@@ -122,7 +121,6 @@ def test_the_example_of_a_chat_runs_with_the_lines_of_its_box(server: Server, op
     tab = open_tab(server)
     tab.page.click("#examples")
     tab.page.click("#gallery button:has-text('14_chat.lq')")
-    tab.wait("recorded")
     tab.page.wait_for_selector("#typed:visible")
     tab.run()
     assert tab.page.inner_text("#result .value") == "questions answered: 3"

@@ -203,7 +203,7 @@ def test_a_name_of_another_site_that_leads_here_is_refused_on_every_route(
             const found = [];
             for (const path of ["/", "/style.css", "/api/about", "/api/runs", "/api/files"])
                 found.push((await fetch(path, { headers })).status);
-            for (const path of ["/api/runs", "/api/check", "/api/plan"])
+            for (const path of ["/api/runs", "/api/check"])
                 found.push((await fetch(path, { method: "POST", headers, body })).status);
             return found;
             }""",

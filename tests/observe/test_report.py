@@ -220,6 +220,6 @@ def test_a_report_has_the_query_the_inputs_and_the_date_and_no_key_law_7() -> No
 
 
 def test_a_hole_that_is_complete_is_not_called_forced_in_a_report() -> None:
-    recording = ROOT / "examples" / "recorded" / "05_sentiment.lqrun"
+    recording = ROOT / "tests" / "browser" / "recorded" / "05_sentiment.lqrun"
     page = report(list(read(io.BytesIO(recording.read_bytes()), recording.name)))
     assert "<td>complete</td>" in page and "<td>forced</td>" not in page

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
@@ -21,9 +21,6 @@ from lmql_lite.apps.playground.guard import RequestRefused
 from lmql_lite.assets import folder
 from lmql_lite.errors import InputError
 from lmql_lite.lang.source import Source
-
-if TYPE_CHECKING:
-    from lmql_lite.data.cases import CaseFile
 
 SUFFIXES = (".lq", ".lmql")
 MAX_FILE_BYTES = 1_000_000
@@ -142,19 +139,6 @@ class Files:
             raise RequestRefused(422, f"{name!r} cannot be saved: {error.strerror or error}") from None
         return _version(data)
 
-    def cases(self, name: str) -> CaseFile | None:
-        """The cases beside a query; None where there are none. Raises Refused for a file that is not a case file."""
-        from lmql_lite.data.cases import SUFFIX, read_cases
-
-        place = self._place(name)
-        path = place.with_name(place.stem + SUFFIX)
-        if not path.is_file() or path.is_symlink():
-            return None
-        try:
-            return read_cases(path)
-        except InputError as error:
-            raise RequestRefused(422, error.message, error.hint) from None
-
     def _place(self, name: str) -> Path:
         parts = name.split("/")
         if not all(map(_is_part, parts)) or not name.endswith(SUFFIXES) or len(parts) > MAX_DEPTH + 1:
@@ -242,22 +226,14 @@ class Page:
 
 
 def examples() -> list[dict[str, Any]]:
-    """Each query of `examples/`; the first sentence of its first comment is its title. `inputs` are those of its
-    recorded run, and `typed` the lines that `input()` read there."""
-    found, recorded = [], folder("examples") / "recorded"
-    inputs, typed = (json.loads((recorded / f"{name}.json").read_text("utf-8")) for name in ("inputs", "typed"))
+    """Each query of `examples/`; the first sentence of its first comment is its title. `inputs` and `typed`, the lines
+    that `input()` reads, are what one may try it with."""
+    found, given = [], json.loads((folder("examples") / "inputs.json").read_text("utf-8"))
     for place in sorted(folder("examples").glob("*.lq")):
         text = place.read_text("utf-8")
         comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.split("\n")))
         title = comment.split(". ")[0].rstrip(".")
-        given = {"inputs": inputs.get(place.stem, {}), "typed": typed.get(place.stem, [])}
-        found.append({"name": place.name, "title": title, "text": text, **given})
+        found.append(
+            {"name": place.name, "title": title, "text": text, "inputs": {}, "typed": [], **given.get(place.stem, {})}
+        )
     return found
-
-
-def recording(name: str) -> bytes:
-    """The lines of an example's recorded run. Raises Refused where there is none."""
-    for place in (folder("examples") / "recorded").glob("*.lqrun"):
-        if f"{place.stem}.lq" == name:
-            return place.read_bytes()
-    raise RequestRefused(404, "there is no such recording")

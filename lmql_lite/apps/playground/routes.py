@@ -18,14 +18,13 @@ from starlette.routing import Route
 
 from lmql_lite import __version__
 from lmql_lite.apps.completions import WORDS
-from lmql_lite.apps.playground.files import Files, Page, examples, key_of, recording
+from lmql_lite.apps.playground.files import Files, Page, examples, key_of
 from lmql_lite.apps.playground.guard import RequestRefused, reply
 from lmql_lite.apps.playground.process import Checker, Workers
 from lmql_lite.apps.playground.runs import Limits, PageRun, Runs
 from lmql_lite.observe.lines import read
 from lmql_lite.observe.report import report
 from lmql_lite.options import DECODERS, OPTIONS
-from lmql_lite.plain import plain
 
 MAX_BODY_BYTES = 1_000_000
 MAX_NAME_LENGTH = 200
@@ -51,7 +50,6 @@ class Playground:
     workers: Workers
     runs: Runs
     checks: Checker
-    plans: Checker
     models: tuple[str, ...]
     fixed: Mapping[str, Any]
     cache_name: str
@@ -63,13 +61,10 @@ class Playground:
         routes = [
             Route("/api/about", self.about),
             Route("/api/examples", self.examples),
-            Route("/api/examples/{name}/recording", self.recording),
             Route("/api/files", self.list_files),
             Route("/api/files/{name:path}", self.read_file),
             Route("/api/files/{name:path}", self.write_file, methods=["PUT"]),
-            Route("/api/cases/{name:path}", self.cases),
             Route("/api/check", self.check, methods=["POST"]),
-            Route("/api/plan", self.plan, methods=["POST"]),
             Route("/api/runs", self.list_runs),
             Route("/api/runs", self.start, methods=["POST"]),
             Route("/api/runs/{run}", self.stop, methods=["DELETE"]),
@@ -80,7 +75,7 @@ class Playground:
         return Starlette(routes=routes, exception_handlers={RequestRefused: _refused, HTTPException: _not_routed})
 
     async def close(self) -> None:
-        await asyncio.gather(self.runs.close(), self.checks.close(), self.plans.close())
+        await asyncio.gather(self.runs.close(), self.checks.close())
         await asyncio.to_thread(self.workers.close)
 
     # What there is -----------------------------------------------------------------------------------------------
@@ -117,9 +112,6 @@ class Playground:
     async def examples(self, request: Request) -> Response:
         return reply({"examples": examples()})
 
-    async def recording(self, request: Request) -> Response:
-        return Response(recording(request.path_params["name"]), media_type=LINES)
-
     async def list_files(self, request: Request) -> Response:
         if self.files is None:
             return reply({"files": [], "folder": False})
@@ -144,21 +136,6 @@ class Playground:
         text, version = _field(body, "text", str), _field(body, "version", str, None)
         return reply({"name": name, "version": self._named().write(name, text, version)})
 
-    async def cases(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        found = self._named().cases(name)
-        rows = [
-            {
-                "name": case.name,
-                "line": case.line,
-                "inputs": plain(case.inputs),
-                "seeds": list(case.drawn),
-                "pass_rate": case.pass_rate,
-            }
-            for case in (found.cases if found else ())
-        ]
-        return reply({"name": name, "cases": rows})
-
     def _named(self) -> Files:
         if self.files is None:
             raise RequestRefused(404, "the playground was started without a file or folder", "lq playground FOLDER")
@@ -169,9 +146,6 @@ class Playground:
     async def check(self, request: Request) -> Response:
         text = _field(await _body(request), "text", str)
         return reply(await self.checks.ask({"kind": "check", "text": text}))
-
-    async def plan(self, request: Request) -> Response:
-        return reply(await self.plans.ask({"kind": "plan", **self._job(await _body(request))}))
 
     async def list_runs(self, request: Request) -> Response:
         known = self.runs.known.values()
@@ -235,21 +209,13 @@ class Playground:
         typed = _field(body, "typed", list, None) or []
         if not all(isinstance(line, str) and "\n" not in line for line in typed):
             raise RequestRefused(400, "'typed' is not a list of lines")
-        job = {
+        return {
             "text": text,
             "name": name[:MAX_NAME_LENGTH],
             "inputs": inputs,
             "typed": typed,
             "options": {**given, **self.fixed},
         }
-        return job if (case := _field(body, "case", str, None)) is None else {**job, "case": self._case(name, case)}
-
-    def _case(self, name: str, wanted: str) -> tuple[str, str]:
-        """The file of a case, and its name."""
-        found = self._named().cases(name)
-        if found is None or wanted not in [case.name for case in found.cases]:
-            raise RequestRefused(404, f"there is no case {wanted!r} beside {name!r}", "load the cases again")
-        return str(found.path), wanted
 
 
 SESSION = "session.tokens"

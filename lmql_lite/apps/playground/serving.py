@@ -31,8 +31,6 @@ FIRST_PORT = 20_000
 PORTS = 10_000
 """Below the ports that systems give out by themselves."""
 CHECK_SECONDS = 10
-PLAN_SECONDS = 120
-"""A plan may load a model."""
 
 Ready = Callable[[str], None]
 
@@ -138,7 +136,6 @@ def playground_of(options: ServerOptions, own: Path, token: str) -> Playground:
         workers=workers,
         runs=Runs(workers, folder, options.limits, Scrub([*secret.values(), token])),
         checks=Checker(workers, own, CHECK_SECONDS),
-        plans=Checker(workers, folder, PLAN_SECONDS),
         models=tuple(options.models),
         fixed={**(options.bounds or {}), "cache": str(cache)},
         cache_name=SESSION if options.cache is None else options.cache.name,

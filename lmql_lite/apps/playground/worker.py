@@ -15,13 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, NoReturn, cast
 
 from lmql_lite.api import Options
-from lmql_lite.apps.playground.checks import check, plan, query_of
-from lmql_lite.data.cases import Case, problems_of, read_cases
+from lmql_lite.apps.playground.checks import check, query_of
 from lmql_lite.engine import events
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.user_input import NoMoreInput
@@ -80,7 +78,7 @@ def _work(jobs: BinaryIO, send: Send, session: Offered) -> None:
             run(job, session, send)
             return
         limit(session.memory_bytes)
-        send(check(job["text"]) if job["kind"] == "check" else plan(job, session))
+        send(check(job["text"]))
 
 
 def _make_ready(session: Offered) -> None:
@@ -112,25 +110,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _send_events(job: Mapping[str, Any], session: Offered, send: Send) -> None:
     query = query_of(job)
     limit(session.memory_bytes)
-    case = _case(job)
-    given = job["options"] if case is None else {**case.options, **job["options"]}
-    inputs = job["inputs"] if case is None else case.inputs
     sys.stdin = TypedLines(job["typed"])
-    async with aclosing(query.stream(inputs, **cast(Options, {**given, "session": session}))) as stream:
+    options = cast(Options, {**job["options"], "session": session})
+    async with aclosing(query.stream(job["inputs"], **options)) as stream:
         async for event in stream:
             if isinstance(event, events.Finished):
-                if case is not None:
-                    send({"type": "judged", "case": case.name, "problems": problems_of(case, event.result)})
                 _flush()
             send(as_object(event) | choice_of(event))
-
-
-def _case(job: Mapping[str, Any]) -> Case | None:
-    """The case whose conditions the result is to meet, if the run is one."""
-    if job.get("case") is None:
-        return None
-    path, name = job["case"]
-    return next(case for case in read_cases(Path(path)).cases if case.name == name)
 
 
 def _ended(error: BaseException, memory_bytes: int) -> events.Failed:

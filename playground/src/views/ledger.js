@@ -34,7 +34,7 @@ export class LedgerView {
   }
 
   /** Says whether it has to be asked again, because it was drawn just now. */
-  draw(scene, hypothesis, isExample) {
+  draw(scene, hypothesis) {
     const usage = scene.end?.type === "done" ? scene.end.usage : null;
     const stamp = usage ?? `${scene.count}`;
     if (this._scene === scene && stamp === this._stamp) return false;
@@ -48,16 +48,15 @@ export class LedgerView {
       return false;
     }
     const counts = usage ?? soFar(hypothesis);
-    this._root.replaceChildren(...this._headline(counts, scene, isExample), this._details(counts, scene, usage !== null));
+    this._root.replaceChildren(...this._headline(counts, scene), this._details(counts, scene, usage !== null));
     return false;
   }
 
-  *_headline(counts, scene, isExample) {
+  *_headline(counts, scene) {
     const { kept, cache, model, draft, forced } = kinds(counts);
     if (kept) {
       yield make("p", { class: "hero", id: "hero" }, make("strong", {}, `${counted(kept, "token")}: ${cache} from the cache, ${asking(counts, model + draft)}`),
-        scene.ms ? make("span", { class: "hint" }, ` · ${(scene.ms / 1000).toFixed(2)} s in all`) : null,
-        scene.end?.type === "done" && !cache && !isExample ? make("span", { class: "hint" }, " · Run it again: text in the cache needs no model.") : null);
+        scene.ms ? make("span", { class: "hint" }, ` · ${(scene.ms / 1000).toFixed(2)} s in all`) : null);
       yield shares({ cache, model, draft, forced }, kept);
     }
   }

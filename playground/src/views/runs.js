@@ -87,13 +87,12 @@ function* heading({ asked, name, source }, first) {
   yield make("div", {}, make("code", {}, onOneLine(before.slice(-SHORT)), make("mark", {}, onOneLine(shortened(part, SHORT)) || "∅"), onOneLine(after.slice(0, SHORT))));
 }
 
-/** What the run was given: its case, inputs, options, and where it goes on from. */
+/** What the run was given: inputs, options, and where it goes on from. */
 function given({ asked }) {
   if (!asked) return "a recording";
   const named = (values) => Object.entries(values ?? {}).filter(([, value]) => value !== null).map(([name, value]) => `${name} = ${shortened(onOneLine(shown(value)), SHORT)}`);
   const { model, ...options } = asked.options ?? {};
   const parts = [
-    ...(asked.case ? [`case ${asked.case}`] : []),
     ...named(asked.inputs),
     ...(asked.prefill ? [`continued: [${told(asked.prefill).name}]`] : named(options)),
   ];
@@ -108,12 +107,7 @@ function summary({ end, ms, lines }) {
   else for (const { type, name, value } of lines) if (type === "hole.closed") values.set(numbered(values, name), value);
   if (isDone && end.value !== null) values.set("value", shown(end.value));
   const ended = isDone ? "✓ done" : end.kind === "Stopped" ? "stopped" : `✕ ${visible(shortened(end.message, LONGEST))}`;
-  const judged = lines.find(({ type }) => type === "judged");
-  return { values, usage: end.usage ?? null, ms, ended: judged && isDone ? verdict(judged.problems) : ended };
-}
-
-function verdict(problems) {
-  return problems.length ? `✕ failed: ${visible(shortened(problems.join("; "), LONGEST))}` : "✓ passed";
+  return { values, usage: end.usage ?? null, ms, ended };
 }
 
 /** The name of a hole that is filled more than once has the number of the time. */

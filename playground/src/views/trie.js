@@ -1,9 +1,8 @@
 // The tree of what was said: shared beginnings are drawn once, an edge is as thick as it was often come by, and what was
-// taken back stays as a ghost. The list beside it says the same in a table.
+// taken back stays as a ghost.
 import { counted, draw as svg, make, onOneLine, shortened, visible } from "../dom.js";
 import { FATES, MARKS, SOURCES } from "../kinds.js";
 import { ROW, layOut } from "../layout.js";
-import { Trie } from "../scene.js";
 import { times } from "./card.js";
 import { percent } from "./tokens.js";
 
@@ -17,32 +16,18 @@ const MAX_NEW = 40; // of them, in one frame
 const REST = 6; // drawing takes at most one part in so many of the time
 
 export class TrieView {
-  /** `scope` is null where other runs are never drawn; `ghosts` is a check box. */
-  constructor({ root, list, scope, ghosts, onChoose }) {
+  /** `ghosts` is a check box. */
+  constructor({ root, ghosts, onChoose }) {
     this._root = root;
-    this._list = list;
-    this._scope = scope;
     this._ghosts = ghosts;
     this._onChoose = onChoose;
     this._drawn = null;
     this._notBefore = 0;
     this._places = new Map(); // element -> run
     this._painted = new Map(); // first token of a run -> {stamp, node, edge}
-    this._others = [];
     ghosts.addEventListener("change", () => (this._drawn = null));
     root.addEventListener("click", (event) => this._choose(event.target.closest("[role=treeitem]")));
     root.addEventListener("keydown", (event) => this._key(event));
-    scope?.addEventListener("change", () => (this._drawn = null));
-  }
-
-  /** Recordings of other runs on this page, as scenes: drawn together with the one that is shown, where that is wanted. */
-  setOthers(scenes) {
-    this._others = scenes;
-    this._drawn = null;
-  }
-
-  get _isShared() {
-    return this._scope?.value === "page";
   }
 
   /** The element with the focus, also where the tree stands in an element of its own. */
@@ -51,23 +36,18 @@ export class TrieView {
   }
 
   draw(scene) {
-    const isList = !this._list.closest("[hidden]");
     const width = this._root.clientWidth;
-    const stamp = `${scene.count} ${this._isShared} ${this._others.length} ${isList} ${width}`;
+    const stamp = `${scene.count} ${width}`;
     if (this._scene === scene && this._drawn === stamp) return false;
     const began = performance.now();
     if (this._scene === scene && began < this._notBefore) return true;
     this._scene = scene;
     this._drawn = stamp;
-    const trie = this._isShared ? joined([...this._others, scene]) : scene.trie;
-    const hasGhosts = !isList && this._ghosts.checked && trie.size <= MAX_TOKENS_WITH_GHOSTS;
+    const { trie } = scene;
+    const hasGhosts = this._ghosts.checked && trie.size <= MAX_TOKENS_WITH_GHOSTS;
     const { top, drawn } = trie.runs(MAX_RUNS, best(scene, trie), hasGhosts);
-    let isLeft = false;
-    if (isList) this._tabulate(drawn);
-    else {
-      for (const run of drawn) run.width = widthOf(run);
-      isLeft = this._paint(drawn, scene.end ? null : trie.latest, layOut(top, width - MARGIN));
-    }
+    for (const run of drawn) run.width = widthOf(run);
+    const isLeft = this._paint(drawn, scene.end ? null : trie.latest, layOut(top, width - MARGIN));
     const now = performance.now();
     this._notBefore = now + REST * (now - began);
     if (isLeft) this._drawn = null;
@@ -141,23 +121,6 @@ export class TrieView {
     return node;
   }
 
-  _tabulate(drawn) {
-    const head = make("tr", {}, ...["text", "from", "hole", "tokens", "times", "fate"].map((name) => make("th", { scope: "col" }, name)));
-    const rows = drawn.map((run) =>
-      make(
-        "tr",
-        { class: run.kind },
-        make("td", {}, make("code", {}, onOneLine(shortened(run.tokens.map((token) => token.text).join(""), 300)))),
-        make("td", {}, run.tokens[0].source),
-        make("td", {}, run.hole === null ? "–" : visible(run.hole)),
-        make("td", { class: "number" }, String(run.tokens.length)),
-        make("td", { class: "number" }, String(run.passes)),
-        make("td", {}, FATES[run.fate]),
-      ),
-    );
-    this._list.replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
-  }
-
   _choose(element) {
     const run = this._places.get(element);
     if (!run) return;
@@ -192,12 +155,6 @@ export class TrieView {
   }
 }
 
-function joined(scenes) {
-  const all = new Trie();
-  for (const scene of scenes) all.join(scene.trie, scene !== scenes.at(-1));
-  return all;
-}
-
 /** Nodes of the result, where there are branches that did not become it. */
 function best(scene, trie) {
   const winner = scene.hypotheses.size > 1 ? scene.winner : null;
@@ -205,7 +162,7 @@ function best(scene, trie) {
 }
 
 function classOf(run) {
-  const marks = [run.isBest && "best", run.isOther && "other", run.alternative && !run.alternative.allowed && "struck"];
+  const marks = [run.isBest && "best", run.alternative && !run.alternative.allowed && "struck"];
   return [run.alternative ? "ghost" : "run", run.kind, ...marks.filter(Boolean)].join(" ");
 }
 
@@ -258,7 +215,7 @@ function edge(run) {
   const middle = (from.x + to.x) / 2;
   const side = to.y - ROW / 2;
   return svg("path", {
-    class: `edge ${run.kind}${run.isBest ? " best" : ""}${run.isOther ? " other" : ""}`,
+    class: `edge ${run.kind}${run.isBest ? " best" : ""}`,
     d: run.isWrapped ? `M${from.x} ${from.y}H${run.turn + PADDING}V${side}H${to.x - 10}V${to.y}h10` : `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`,
     "stroke-width": 1.5 + 2 * Math.log2(Math.max(1, run.passes)),
   });
