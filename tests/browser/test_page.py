@@ -49,7 +49,7 @@ def test_the_page_loads_from_its_server_alone_and_complains_of_nothing(tab: Tab,
 def test_a_first_run_fills_the_output(server: Server, open_tab: Open) -> None:
     tab = open_tab(server)
     tab.page.click("#run")
-    tab.until("document.querySelectorAll('#output .hole:not(.open)').length === 4", seconds=5)
+    tab.until("document.querySelectorAll('#output .hole:not(.open)').length === 4")
     tab.wait("done")
     assert tab.text() == (ROOT / "examples" / "expected" / "01_packing_list.txt").read_text("utf-8")
     assert tab.page.locator("#output .hole").first.text_content() == "THING stop Swimsuit \n"
