@@ -1,4 +1,4 @@
-"""`lq cache`: inspecting, compacting, merging, exporting and clearing `.tokens` files."""
+"""`lq cache`: counting, checking, compacting, merging, exporting and clearing `.tokens` files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lmql_lite.apps.cache_inspect import MODEL, inspect
 from lmql_lite.apps.terminal import (
     EXIT_CODES,
     INTERRUPTED,
@@ -30,19 +29,19 @@ if TYPE_CHECKING:
     from lmql_lite.cache.tokens.inspect import Rewritten
 
 NAMES = {"topks": "top-k entries", "greedy": "greedy answers", "sampled": "sampled answers"}
+MODEL = click.option(
+    "--model", metavar="NAME", help="Only entries of this model: its name, or the beginning of its fingerprint."
+)
 KINDS = {"topks": "top-k", "greedy": "greedy", "sampled": "sampled"}
 
 
-@click.group(short_help="Inspect and maintain .tokens files.")
+@click.group(short_help="Maintain .tokens files.")
 def cache() -> None:
-    """Inspect and maintain .tokens files, which keep models' answers for later runs.
+    """Maintain .tokens files, which keep models' answers for later runs.
 
     Only compact and clear change a FILE, and no command overwrites another file. Commands that only read also accept
     the URL of a stream (redis://host:port/name) as FILE.
     """
-
-
-cache.add_command(inspect)
 
 
 @cache.command()
@@ -121,9 +120,7 @@ def compact(file: str, max_bytes: int | None, as_json: bool) -> None:
 
 @cache.command()
 @click.argument("file")
-@click.option(
-    "--model", metavar="NAME", help="Only the entries of this model: its name, or the beginning of its fingerprint."
-)
+@MODEL
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON
 def clear(file: str, model: str | None, yes: bool, as_json: bool) -> None:

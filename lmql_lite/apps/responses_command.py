@@ -1,4 +1,4 @@
-"""`lq responses`: inspecting, pruning and merging the logs of a response cache."""
+"""`lq responses`: counting, checking, pruning and merging the logs of a response cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import click
 from lmql_lite.apps.terminal import (
     EXIT_CODES,
     JSON,
-    ago,
     counted,
     reporting,
     write,
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 DIR = click.argument("path", metavar="DIR", type=click.Path(path_type=Path))
 
 
-@click.group(short_help="Inspect and maintain caches of whole answers.")
+@click.group(short_help="Maintain caches of whole answers.")
 def responses() -> None:
-    """Inspect and maintain caches of whole answers: a log of JSON lines per model and rank, with an index beside it.
+    """Maintain caches of whole answers: a log of JSON lines per model and rank, with an index beside it.
 
     DIR is the folder that a cache was opened with, the folder of one model in it, or one log; a run of several ranks
     has its logs in runs/ until it is finalized, and in cache.jsonl after that.
@@ -43,28 +42,11 @@ def _summaries(path: Path) -> list[LogSummary]:
     return [summary(log) for log in find_logs(path)]
 
 
-@responses.command("list")
-@DIR
-@JSON
-def list_logs(path: Path, as_json: bool) -> None:
-    """List the logs under DIR, and their models."""
-    with reporting(as_json):
-        found = _summaries(path)
-        if as_json:
-            write_object({"logs": [asdict(each) | {"path": str(each.path)} for each in found]})
-            return
-        for each in found:
-            when = ago(time.time() - each.newest) if each.newest else "never"
-            write(f"{each.path}: {counted(each.answers, 'answer')}, {each.bytes:,} bytes, last {when}")
-            write(f"    {each.model or each.model_hash or 'unknown model'}")
-
-
 @responses.command()
 @DIR
 @JSON
 def stats(path: Path, as_json: bool) -> None:
-    """Show totals of the logs under DIR."""
-
+    """List the logs under DIR with their models, and show totals."""
     with reporting(as_json):
         found = _summaries(path)
         names = ("answers", "superseded", "sampled", "rejected", "other", "damaged", "bytes")
@@ -73,8 +55,12 @@ def stats(path: Path, as_json: bool) -> None:
         for each in found:
             tasks.update(each.tasks)
         if as_json:
-            write_object(numbers | {"tasks": dict(tasks)})
+            logs = [asdict(each) | {"path": str(each.path)} for each in found]
+            write_object(numbers | {"tasks": dict(tasks), "logs": logs})
             return
+        for each in found:
+            model = each.model or each.model_hash or "an unknown model"
+            write(f"{each.path}: {counted(each.answers, 'answer')} of {model}")
         for name, number in numbers.items():
             write(f"{name:<16} {number:,}")
         for task, number in sorted(tasks.items()):

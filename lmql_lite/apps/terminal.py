@@ -380,22 +380,6 @@ def money(amount: float) -> str:
     return f"{millionths // 10**6:,}.{millionths % 10**6:06}".rstrip("0").rstrip(".")
 
 
-def ago(seconds: float) -> str:
-    """`3 days ago`, from the largest unit of which there is one."""
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
-        if seconds >= length:
-            return f"{counted(int(seconds // length), unit)} ago"
-    return "just now"
-
-
-def written_ago(oldest: int, newest: int, now: float) -> str:
-    """When facts were written, from unix seconds; 0 is not known."""
-    if not newest:
-        return "written at an unknown time"
-    first, last = ago(now - oldest) if oldest else "an unknown time", ago(now - newest)
-    return f"written {last}" if first == last else f"written between {first} and {last}"
-
-
 # Failing ---------------------------------------------------------------------------------------------------------
 
 

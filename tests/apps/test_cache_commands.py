@@ -9,20 +9,18 @@ from dataclasses import replace
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.apps.terminal import ago, written_ago
 from lmql_lite.cache.tokens.inspect import read_file, write_new
 from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.rows import packed_scores, unpacked_scores
 from tests.apps.conftest import Shell
 from tests.cache.tokens.entries import damage
-from tests.tables import cases
 
 JOKE = """argmax
     "A good dad joke. A indicates the punchline\\nQ:[JOKE]\\nA:[PUNCHLINE]"
 where
     len(JOKE) < 60 and STOPS_AT(JOKE, "?") and STOPS_AT(PUNCHLINE, "\\n") and len(PUNCHLINE) > 1
 """
-COMMANDS = ("stats", "verify", "inspect", "compact", "merge", "export", "clear")
+COMMANDS = ("stats", "verify", "compact", "merge", "export", "clear")
 
 
 @pytest.fixture
@@ -45,35 +43,18 @@ def hit(shell: Shell, query: str, file: str) -> bool:
 # what stands in a file
 
 
-def test_a_model_whose_tokenizer_is_not_at_hand_is_shown_by_numbers(shell: Shell) -> None:
+def test_the_name_of_a_model_acts_on_no_terminal(shell: Shell) -> None:
     model = lq.ScriptedModel("- a\n", name="evil\x1b[31m")
-    lq.run_sync('"Q\x1b[[2J:\\n[X]" where len(X) < 3', model=model, cache="x.tokens", session=lq.Session())
-    lq.run_sync('"Q\x1b[[2J\u202e:\\n[X]" where len(X) < 3', cache="x.tokens", session=lq.Session())
-    for command in (["inspect", "x.tokens"], ["stats", "x.tokens"], ["inspect", "x.tokens", "--model", "y"]):
-        ended = shell("cache", *command)
-        assert all(one.isprintable() or one == "\n" for one in ended.out + ended.err), ended
-        assert r"evil\x1b[31m" in ended.out + ended.err
-    ended = shell("cache", "inspect", "x.tokens")
-    assert "[0 83 " in ended.out and "its tokens are shown as numbers" in ended.err
-    assert r"Q\x1b[2J\u202e:\n" in ended.out
+    lq.run_sync('"Q:[X]" where len(X) < 3', model=model, cache="x.tokens", session=lq.Session())
+    ended = shell("cache", "stats", "x.tokens")
+    assert all(one.isprintable() or one == "\n" for one in ended.out + ended.err), ended
+    assert r"evil\x1b[31m" in ended.out
 
 
-def test_a_damaged_file_is_shown_as_it_is(joke: Shell) -> None:
+def test_what_is_left_of_a_damaged_file_is_exported(joke: Shell) -> None:
     damage(joke.folder / "joke.tokens")
-    for command in ("inspect", "export"):
-        ended = joke("cache", command, "joke.tokens")
-        assert ended.code == 0 and "damaged" in ended.err and "lq cache verify joke.tokens" in ended.err
-
-
-@cases("apps/cache_commands", "ages are said in their largest unit", globals())
-def test_ages_are_said_in_their_largest_unit(seconds: float, said: str) -> None:
-    assert ago(seconds) == said
-
-
-def test_times_that_are_not_known_are_said_so() -> None:
-    assert written_ago(0, 0, 100) == "written at an unknown time"
-    assert written_ago(0, 40, 100) == "written between an unknown time and 1 minute ago"
-    assert written_ago(38, 39, 100) == "written 1 minute ago"
+    ended = joke("cache", "export", "joke.tokens")
+    assert ended.code == 0 and "damaged" in ended.err and "lq cache verify joke.tokens" in ended.err
 
 
 # rewriting

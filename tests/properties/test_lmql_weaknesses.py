@@ -371,11 +371,10 @@ def test_memory_is_bounded_and_answers_stay_right(where: str, every_where_holds:
 
 
 def test_a_file_can_be_looked_at_checked_shrunk_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
-    """10: no size limit, no statistics, no inspection, no export."""
+    """10: no size limit, no statistics, no export."""
     run(LOOP, "demo", cache="x.tokens", max_tokens=8)
     for command, shown in (
         (["stats"], "top-k entries"),
-        (["inspect"], "A list of things"),
         (["verify"], "sound"),
         (["export"], '"kind":"top-k"'),
         (["compact", "--max-bytes", "40000"], "after"),

@@ -9,7 +9,7 @@ import click
 
 from lmql_lite import __version__
 from lmql_lite.apps.completions import completions
-from lmql_lite.apps.editors.query_names import meaning, word_at
+from lmql_lite.apps.editors.query_names import meaning
 from lmql_lite.apps.terminal import reporting
 from lmql_lite.errors import InputError
 from lmql_lite.lang.keywords import ROLES
@@ -36,7 +36,6 @@ def lsp() -> None:
 
 def language_server() -> LanguageServer:
     from lsprotocol import types
-    from pygls.exceptions import JsonRpcInvalidParams
     from pygls.lsp.server import LanguageServer
 
     from lmql_lite.apps.editors.open_documents import OpenDocuments
@@ -95,38 +94,5 @@ def language_server() -> LanguageServer:
             for name in IN_HEADER
         ]
         return items + options
-
-    @server.feature(types.TEXT_DOCUMENT_DEFINITION)
-    def define(params: types.DefinitionParams) -> list[types.Location]:
-        found = documents.at(params.text_document, params.position)
-        if found is None or (name := found.hole) is None:
-            return []
-        places = [place for place in found.places if place.name == name and place.kind == "definition"]
-        uri = params.text_document.uri
-        return [types.Location(uri, found.range(place.span.start, place.span.end)) for place in places]
-
-    @server.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
-    def prepare(params: types.PrepareRenameParams) -> types.Range | None:
-        found = documents.at(params.text_document, params.position)
-        word = found and found.hole and word_at(found.query.examination, found.offset)
-        return found.range(word.start, word.end) if found and word else None
-
-    @server.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
-    def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
-        found = documents.at(params.text_document, params.position)
-        if found is None or (name := found.hole) is None:
-            return None
-        scope = found.query.examination.scope
-        assert scope is not None, "a query with places has names"
-        taken = {*scope.holes, *scope.locals, *scope.builtins, *(each.name for each in scope.inputs)}
-        if not params.new_name.isidentifier() or params.new_name in taken - {name}:
-            reason = "is already a name of this query" if params.new_name in taken else "is not a name"
-            raise JsonRpcInvalidParams(f"'{params.new_name}' {reason}")
-        edits = [
-            types.TextEdit(found.range(place.span.start, place.span.end), params.new_name)
-            for place in found.places
-            if place.name == name
-        ]
-        return types.WorkspaceEdit({params.text_document.uri: edits})
 
     return server

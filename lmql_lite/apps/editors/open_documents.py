@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types
 
-from lmql_lite.apps.editors.query_names import NamePlace, hole_places
 from lmql_lite.apps.examination import Embedding, findings_of, queries_of
 from lmql_lite.lang.source import Source
 
@@ -25,27 +24,8 @@ SEVERITY = {"error": types.DiagnosticSeverity.Error, "warning": types.Diagnostic
 class Cursor:
     """A place in a query of a document. `offset` counts from the start of the query."""
 
-    text: str
     query: Embedding
     offset: int
-    codec: PositionCodec
-
-    @property
-    def places(self) -> list[NamePlace]:
-        return hole_places(self.query.examination)
-
-    @property
-    def hole(self) -> str | None:
-        """The hole that is named here."""
-        here = (place.name for place in self.places if place.span.start <= self.offset <= place.span.end)
-        return next(here, None)
-
-    def range(self, start: int, end: int) -> types.Range:
-        """Range of the document for offsets in the query."""
-        begin = self.query.offset
-        return types.Range(
-            position_of(self.text, begin + start, self.codec), position_of(self.text, begin + end, self.codec)
-        )
 
 
 class OpenDocuments:
@@ -82,7 +62,7 @@ class OpenDocuments:
         offset = offset_of(text, position, codec)
         for query in queries:
             if query.offset <= offset <= query.offset + len(query.examination.source.text):
-                return Cursor(text, query, offset - query.offset, codec)
+                return Cursor(query, offset - query.offset)
         return None
 
     def _examined(self, uri: str) -> tuple[str, Sequence[Embedding]]:

@@ -1,20 +1,16 @@
-"""Names in a query for editors: the meaning of a word, and every place that names a hole."""
+"""The meaning of a word in a query, for editors."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
 from lmql_lite.apps.examination import Examination
 from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.keywords import CONSTRAINTS, DECODERS
-from lmql_lite.lang.names import Names, values
-from lmql_lite.lang.scope import python_of
-from lmql_lite.lang.source import span_of
+from lmql_lite.lang.names import values
 from lmql_lite.options import DECODERS as DECODER_ROWS
 from lmql_lite.options import OPTIONS
 
@@ -37,61 +33,6 @@ CONSTRAINT_HELP: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NamePlace:
-    """A place that names a hole. A definition is the hole itself."""
-
-    name: str
-    span: Span
-    kind: Literal["definition", "use"]
-
-
-def hole_places(found: Examination) -> list[NamePlace]:
-    """Every place of every hole, in source order; none where the query cannot be read."""
-    if found.tree is None or found.scope is None:
-        return []
-    return sorted(_places(found.tree, frozenset(found.scope.holes), found), key=lambda place: place.span.start)
-
-
-def _places(tree: nodes.QueryNode, holes: frozenset[str], found: Examination) -> Iterator[NamePlace]:
-    trees: list[ast.AST] = [*tree.body]
-    distributions = [tree.distribution] if tree.distribution else []
-    for prompt in tree.prompts.values():
-        trees += python_of(prompt)
-        trees += [prompt.where.tree] if prompt.where else []
-        distributions += [prompt.distribution] if prompt.distribution else []
-    for hole in tree.holes:
-        if span := _name_in(hole):
-            yield NamePlace(hole.name, span, "definition")
-    trees += [tree.where.tree] if tree.where else []
-    trees += [tree.distribution.options.tree] if tree.distribution else []
-    for each in distributions:
-        name = re.compile(rf"\b{re.escape(each.name)}\b").search(each.span.text, each.span.start + len("distribution"))
-        if name:
-            yield NamePlace(each.name, found.source.span(*name.span()), "use")
-    names = Names().scan(trees)
-    for node in (*names.reads, *names.stores):
-        if node.id in holes:
-            yield NamePlace(node.id, span_of(node, tree.span), "use")
-
-
-def _name_in(hole: nodes.HoleNode) -> Span | None:
-    """Place of the name in `[@decorators call NAME: annotation]`."""
-    text = list(hole.span.source)
-    for part in (hole.annotation, hole.call, *hole.decorators):
-        if part is not None:
-            start, end = part.span.start - hole.span.start, part.span.end - hole.span.start
-            text[start:end] = " " * (end - start)
-    name = re.search(rf"\b{re.escape(hole.name)}\b", "".join(text))
-    if name is None:  # written with other forms of the same letters
-        return None
-    start = hole.span.start + name.start()
-    return hole.span.at(start, start + len(hole.name))
-
-
-# Meanings ----------------------------------------------------------------------------------------------------------
-
-
 def word_at(found: Examination, offset: int) -> Span | None:
     """The word at or before an offset of the query."""
     text = found.source.text
@@ -109,8 +50,7 @@ def meaning(found: Examination, offset: int) -> str | None:
     word = word_at(found, offset)
     if word is None or found.tree is None or found.scope is None:
         return None
-    places = hole_places(found)
-    if any(place.span.start <= offset <= place.span.end for place in places):
+    if word.source in found.scope.holes and not _is_prompt_text(found.tree, offset):
         return _hole(found.tree, word.source)
     if option := _header_word(found.tree, word):
         return option

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from lmql_lite.cache.tokens.recorded import is_recording, read_recording
@@ -201,66 +200,6 @@ def chosen(models: Sequence[ModelName], wanted: str | None) -> tuple[ModelName, 
             f"the file has no entries of a model {wanted!r}", hint=f"it knows {known}" if known else "it is empty"
         )
     return fitting
-
-
-# a summary for people
-
-
-@dataclass(slots=True, eq=False)
-class Stretch:
-    """Tokens that follow each other without a branch. The first stretch begins at the root and may have no tokens.
-
-    `parent` is the stretch that it branches off from, None for the first; `depth` is the number of branches that lead
-    here. `here` and `below` count entries after its tokens and in the stretches under it, by kind. `hidden` counts the
-    child stretches that are left out.
-    """
-
-    parent: Stretch | None
-    depth: int
-    tokens: list[int]
-    here: Counter[str] = field(default_factory=Counter)
-    below: Counter[str] = field(default_factory=Counter)
-    children: list[Stretch] = field(default_factory=list)
-    hidden: int = 0
-
-    @property
-    def total(self) -> int:
-        """Number of entries in it and below it."""
-        return self.here.total() + self.below.total()
-
-
-def survey(root: StoredPlace, *, depth: int | None = None, limit: int | None = None) -> list[Stretch]:
-    """The stretches of a tree, parents before children, and siblings by their number of entries, most first.
-
-    At most `limit` stretches, those with most entries in and below them, and at most `depth` branches deep.
-    """
-    first = Stretch(None, 0, [])
-    every = [first]
-    waiting = [(root, first)]
-    while waiting:
-        place, one = waiting.pop()
-        one.here.update(place.kinds)
-        while len(place.below) == 1:
-            ((token, place),) = place.below.items()
-            one.tokens.append(token)
-            one.here.update(place.kinds)
-        one.children = [Stretch(one, one.depth + 1, [token]) for token in place.below]
-        waiting += zip(place.below.values(), one.children, strict=True)
-        every += one.children
-    for one in sorted(every, key=lambda each: -each.depth):
-        if one.parent is not None:
-            one.parent.below += one.here + one.below
-    largest = sorted((one for one in every if depth is None or one.depth <= depth), key=lambda one: -one.total)
-    shown = set(map(id, largest[:limit]))  # a parent is never smaller than its children, and comes before them
-    found: list[Stretch] = []
-    order = [first]
-    while order:
-        one = order.pop()
-        found.append(one)
-        inner = sorted((each for each in one.children if id(each) in shown), key=lambda each: -each.total)
-        one.hidden = len(one.children) - len(inner)
-        order += reversed(inner)
-    return found
 
 
 # files changed: compacted, cleared

@@ -76,14 +76,6 @@ def after_beginning(tokens: Sequence[int], vocabulary: Vocabulary | None) -> Seq
     return tokens[1:]
 
 
-def shortened(text: str, width: int) -> str:
-    """The text, shortened in the middle if it is long."""
-    if len(text) <= width:
-        return text
-    end = (width - 3) * 2 // 5
-    return f"{text[: width - 3 - end]} … {text[-end:]}"
-
-
 # the first difference
 
 NAMED = 3

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from lmql_lite.apps.editors.query_names import CONSTRAINT_HELP, hole_places, meaning
+from lmql_lite.apps.editors.query_names import CONSTRAINT_HELP, meaning
 from lmql_lite.apps.examination import examined
 from lmql_lite.lang.keywords import CONSTRAINTS
 from lmql_lite.lang.source import Source
-from tests.tables import cases
 
 
 def test_every_constraint_has_its_help() -> None:
     assert set(CONSTRAINT_HELP) == set(CONSTRAINTS)
-
-
-@cases("apps/editors/query_names", "every place of a hole is found and nothing else", globals())
-def test_every_place_of_a_hole_is_found_and_nothing_else(text: str, places: int) -> None:
-    found = hole_places(examined(Source("q.lq", text)))
-    assert len(found) == places and {place.span.source for place in found} <= {"X"}
 
 
 def test_words_of_the_prompt_and_of_python_have_no_meaning() -> None:

@@ -1,9 +1,8 @@
-"""Views of a whole file that tools show: stretches, spelled tokens, the first difference, models, JSON data."""
+"""Views of a whole file that tools show: spelled tokens, the first difference, models, JSON data."""
 
 from __future__ import annotations
 
 import json
-import random
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 import pytest
 
 from lmql_lite.cache.tokens.draws import mix
-from lmql_lite.cache.tokens.inspect import chosen, survey, trees_of, write_new
+from lmql_lite.cache.tokens.inspect import chosen, write_new
 from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
 from lmql_lite.cache.tokens.recorded import line_of_row, read_recording
 from lmql_lite.cache.tokens.rows import ModelName, Stored
 from lmql_lite.cache.tokens.scores import TopK
-from lmql_lite.cache.tokens.text import quoted, shortened, spelled, visible
+from lmql_lite.cache.tokens.text import quoted, spelled, visible
 from lmql_lite.errors import CacheError
 from tests.cache.tokens.entries import stored
 from tests.cache.tokens.process import Process, at, processes
@@ -31,30 +30,6 @@ def entries(*paths: Sequence[int], model: ModelName = MODEL) -> list[Stored]:
     """A top-k entry after each path."""
     scores = TopK(np.array([3, 4], np.int32), np.array([-0.5, -np.inf], np.float32), 0.5, 1536)
     return [stored(model, path, ScoreEntry(scores, 0)) for path in paths]
-
-
-def test_a_survey_leaves_nothing_out_and_a_smaller_one_keeps_the_largest() -> None:
-    dice = random.Random(3)
-    paths = [tuple(dice.randrange(3) for _ in range(dice.randrange(9))) for _ in range(200)]
-    known = trees_of(entries(*paths))[MODEL.fingerprint]
-    everything = survey(known)
-    assert sum(one.here.total() for one in everything) == everything[0].total == 200
-    assert sum(len(one.tokens) for one in everything) == len(
-        {path[: end + 1] for path in paths for end in range(len(path))}
-    )
-    for place, one in enumerate(everything):
-        under = [each for each in everything if each.parent is one]
-        assert one.below.total() == sum(each.total for each in under) and not one.hidden
-        weights = [each.total for each in under]
-        assert weights == sorted(weights, reverse=True) and all(each.depth == one.depth + 1 for each in under)
-        assert one.parent is None or everything.index(one.parent) < place
-    for limit in (1, 2, 5, 20):
-        some = survey(known, limit=limit)
-        assert len(some) == min(limit, len(everything))
-        assert sum(one.hidden for one in some) >= len(some) < len(everything)
-    for depth in range(4):
-        flat = survey(known, depth=depth)
-        assert [one.tokens for one in flat] == [one.tokens for one in everything if one.depth <= depth]
 
 
 def test_the_first_difference_of_a_path_is_told() -> None:
@@ -99,9 +74,7 @@ def test_tokens_are_spelled_so_that_everything_is_visible(tokens: list[bytes | N
     assert shown.isprintable()
 
 
-def test_long_texts_are_shown_from_both_ends() -> None:
-    assert shortened("a" * 50, 50) == "a" * 50
-    assert shortened("a" * 50 + "b" * 50, 20) == "a" * 11 + " … " + "b" * 6
+def test_half_a_character_is_visible() -> None:
     assert visible("a\udcffb") == r"a\xffb" and quoted("it's") == '"it\'s"'
 
 
