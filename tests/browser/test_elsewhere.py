@@ -237,8 +237,8 @@ def test_without_the_bundle_every_place_has_plain_text_and_says_what_is_missing(
     told = lines_of(RECORDED[0])
     for html, text in (
         (result._repr_html_(), result.prompt),
-        (report(told), told[-1].as_dict()["prompt"]),
-        (cell_outputs(RECORDED[0])[-1], told[-1].as_dict()["prompt"]),
+        (report(told), told[-1]["prompt"]),
+        (cell_outputs(RECORDED[0])[-1], told[-1]["prompt"]),
     ):
         page.set_content(html)
         assert page.locator("pre", has_text=text.strip()).first.is_visible()
