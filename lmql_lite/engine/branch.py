@@ -41,7 +41,7 @@ from lmql_lite.engine.tools.fill import ToolCalls, ToolText
 from lmql_lite.errors import BudgetError, ConstraintError, InputError, LmqlLiteError, ModelError, QueryError, Span
 from lmql_lite.options import Sampling
 from lmql_lite.program.holes import settled
-from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText
+from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText, Turn
 from lmql_lite.program.types import NAMES
 from lmql_lite.program.values import texts_of
 
@@ -501,6 +501,8 @@ class Branch:
             error.span = frame.place(error) or self.span
         if isinstance(error, InputError) and error.span is None:  # from a function of this package, such as image()
             error.span = frame.place(error)
+        if isinstance(error, ModelError) and error.span is None and isinstance(part, Turn | PromptText):
+            error.span = part.span
         if isinstance(error, CANCELLATIONS) or not frame.may_catch(error, part):
             self.final = error
 

@@ -42,8 +42,6 @@ def imported(
 BUILTINS = ModuleType("builtins")
 """Python's builtins, with the query's `import`."""
 vars(BUILTINS).update(vars(builtins), __import__=imported)
-OTHER_NAMES = {"null": "None", "nil": "None", "undefined": "None", "true": "True", "false": "False"}
-"""Names of values in other languages, and in Python."""
 FUNCTIONS = ("len", "int", "float", "any", "all", "sum", "abs", "min", "max", "sorted", "set", "range", *CONSTRAINTS)
 """Functions that a misspelt name in a condition may stand for."""
 PLAIN_TYPES = ("bool", "dict", "float", "int", "list", "str")
@@ -74,16 +72,12 @@ def environment_of(program: Program, inputs: Mapping[str, Any]) -> Environment:
 def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     """The hint for a missing input, which may be a misspelt name."""
     name = wanted.name
-    if name in OTHER_NAMES:
-        return f"did you mean {OTHER_NAMES[name]}?"
     from_python = f"inputs={{{name!r}: ...}} from Python"
     if wanted.form == "value":
         give = f"pass --var {name}=..., or {from_python}"
-        if wanted.span.text[: wanted.span.start].endswith("{ "):  # "css { color: red }"
-            give += "; to write a brace as text, double it: {{ and }}"
     else:
         give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
-    others = {"value": (), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]
+    others = {"value": ("True", "False"), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]
     meant = did_you_mean(name, (*holes, *others))
     return f"{meant} Else {give}" if meant else give
 

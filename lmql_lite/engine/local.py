@@ -21,19 +21,18 @@ from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.fill import CUT, Fill, Pick, Tried, fail_unfilled, matcher_of, quoted
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.path import Path
-from lmql_lite.engine.record import Record, Step
+from lmql_lite.engine.record import Record, Step, penalties
 from lmql_lite.engine.scheduler import DraftPlace, Scheduler
 from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import Piece, State, TokenChoice, data_of, read, without
 from lmql_lite.engine.turns import TemplatePath
-from lmql_lite.errors import ConstraintError, InputError, ModelError, Span
+from lmql_lite.errors import ConstraintError, InputError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.models.base import KVScope, Scorer
 from lmql_lite.models.chat import chat_of
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
-from lmql_lite.tokens import Role
 
 DRAWS_APART = 2**22
 """Distance between the indices of several draws at one place, which keeps them apart from those of other attempts."""
@@ -89,18 +88,6 @@ class LocalGenerator:
         fork.record = self.record.fork(number)
         fork.path = self.path.fork(fork.record)
         return fork
-
-    def turn(self, state: State, role: Role, span: Span) -> State:
-        if not isinstance(self.path, TemplatePath):
-            raise ModelError(
-                f"{self.model} has no turns, so {{:{role}}} has no meaning for it",
-                span=span,
-                hint="leave the role tags out, or use a model with a chat template",
-            )
-        try:
-            return self.path.begin(state, role)
-        except ModelError as error:
-            raise ModelError(error.message, span=span, hint=error.hint) from error
 
     def show(self, state: State, item: Media) -> State:
         return self.path.show(state, item, self.scheduler.scorer.show(item))
@@ -298,10 +285,8 @@ class LocalFill(Fill):
         return self._scheduler.scorer.context_length - state.depth
 
     def _allowed(self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()) -> Pick:
-        penalties = NO_PENALTIES
-        if self.sampling.penalises:
-            penalties = self.path.counts.penalties(state.newest, self.sampling)
-        pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), penalties, draft)
+        counted = penalties(state.newest, self.sampling) if self.sampling.penalises else NO_PENALTIES
+        pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), counted, draft)
         if not self._exact or self.sampling.truncates:
             return pick
         place = place_of(pick)

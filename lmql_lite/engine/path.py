@@ -17,7 +17,7 @@ from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.events import Choosable
-from lmql_lite.engine.record import PathCounts, Record, Step, steps_between
+from lmql_lite.engine.record import Record, Step, steps_between
 from lmql_lite.engine.state import (
     NO_ID,
     UNREAD,
@@ -61,19 +61,24 @@ class Path:
         self._vocabulary = vocabulary
         self.record = record
         self._mark = mark
-        self.counts = PathCounts()
-        """Counts of the tokens on the path, for penalties."""
 
     def fork(self, record: Record) -> Path:
         """A copy for another branch, with a record of its own."""
         fork = copy(self)
-        fork.record, fork.counts = record, self.counts.fork()
+        fork.record = record
         return fork
 
     def start(self) -> State:
         """The state of an empty text. The model's bos is on the path but not part of the text."""
         bos = self._tokenizer.bos
         return State(part=-1, node=self._tree.extend_path(self._tree.root, bos), depth=len(bos))
+
+    def begin(self, state: State, role: Role) -> State:
+        """The state at the beginning of a turn of a chat. Raises ModelError if the model allows no such turn here."""
+        raise ModelError(
+            f"the model has no turns, so {{:{role}}} has no meaning for it",
+            hint="leave the role tags out, or use a model with a chat template",
+        )
 
     def answer(self, state: State) -> State:
         """The state at the beginning of a hole."""
@@ -304,7 +309,6 @@ class BytePath(Path):
         self._chat = chat
 
     def begin(self, state: State, role: Role) -> State:
-        """The state at the beginning of a turn of the chat."""
         state = self.settle(state)
         return state._replace(node=self._tree.extend(state.node, TURNS[role]), turn=role)
 

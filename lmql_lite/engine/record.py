@@ -11,7 +11,7 @@ import copy
 from asyncio import CancelledError, Future
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -63,40 +63,16 @@ def steps_between(before: Step | None, newest: Step | None) -> list[Step]:
     return steps[::-1]
 
 
-@dataclass(slots=True)
-class PathCounts:
-    """Counts of the tokens on one path, for penalties.
-
-    Only tokens that joined the path since the last question are counted, so that the cost does not grow with the text.
-    If tokens have left it, all are counted again.
-    """
-
-    _in_text: Counter[int] = field(default_factory=Counter)
-    _said: Counter[int] = field(default_factory=Counter)
-    _newest: Step | None = None
-    """The newest counted step."""
-
-    def fork(self) -> PathCounts:
-        return PathCounts(Counter(self._in_text), Counter(self._said), self._newest)
-
-    def penalties(self, newest: Step | None, sampling: Sampling) -> Penalties:
-        """Penalties of the tokens on the path to a step."""
-        new, step = list[Step](), newest
-        while step is not None and step is not self._newest:
-            new.append(step)
-            step = step.before
-        if step is not self._newest:
-            self._in_text, self._said = Counter(), Counter()
-        self._newest = newest
-        for step in new:
-            if step.node != step.parent and step.token.id >= 0:
-                self._in_text[step.token.id] += 1
-                self._said[step.token.id] += step.token.hole is not None
-        ids = np.fromiter(self._in_text, np.int32)
-        in_text, said = (
-            np.fromiter(map(counts.__getitem__, self._in_text), np.int32) for counts in (self._in_text, self._said)
-        )
-        return Penalties.of(sampling, ids, in_text, said)
+def penalties(newest: Step | None, sampling: Sampling) -> Penalties:
+    """Penalties of the tokens on the path to a step."""
+    in_text, said = Counter[int](), Counter[int]()
+    for step in back(newest):
+        if step.node != step.parent and step.token.id >= 0:
+            in_text[step.token.id] += 1
+            said[step.token.id] += step.token.hole is not None
+    ids = np.fromiter(in_text, np.int32)
+    counts = (np.fromiter(map(each.__getitem__, in_text), np.int32) for each in (in_text, said))
+    return Penalties.of(sampling, ids, *counts)
 
 
 # Answers of the query's Python -----------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ class Run:
             return
         prompt = branch.state.text
         if isinstance(part, Turn):
-            branch.state = branch.generator.turn(branch.state, part.role, part.span)
+            branch.state = branch.generator.path.begin(branch.state, part.role)
         else:
             self._text(branch, part, ask.values)
         if branch.record.keeps_answers:
@@ -223,7 +223,7 @@ class Run:
                 continue
             for role, content in value:
                 _emit(branch, shown, said)
-                shown = said = branch.generator.turn(said, role, part.span)
+                shown = said = branch.generator.path.begin(said, role)
                 said = said.say(content, is_value=True)
         _emit(branch, shown, said)
         branch.state = said

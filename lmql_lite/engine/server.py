@@ -31,12 +31,11 @@ from lmql_lite.engine.segment import Lookahead
 from lmql_lite.engine.settings import Settings
 from lmql_lite.engine.state import NO_ID, State, TokenChoice, data_of
 from lmql_lite.engine.streams import Reader, ServerScheduler
-from lmql_lite.errors import ConstraintError, ModelError, Span
+from lmql_lite.errors import ConstraintError, ModelError
 from lmql_lite.media import Media
 from lmql_lite.models.base import Capabilities, Completer
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole
-from lmql_lite.tokens import Role
 
 SCORED = 0
 """Token of an answer that holds only a score."""
@@ -88,9 +87,6 @@ class ServerGenerator:
         self._own: bytes | None = None
         """Key of the answers to a hole, or to holes drawn together, that is asked alone."""
         self._fill: ServerFill | None = None
-
-    def turn(self, state: State, role: Role, span: Span) -> State:
-        return self.path.begin(state, role)
 
     def show(self, state: State, item: Media) -> State:
         self.scheduler.media[item.digest] = item

@@ -73,7 +73,6 @@ class TemplatePath(Path):
         return count
 
     def begin(self, state: State, role: Role) -> State:
-        """The state at the beginning of a turn. Raises ModelError if the model's template allows no such turn here."""
         state = self.resolve(state)
         state = self._answering(state, is_asked=False) if state.turn else self._without_turns(state)
         state = state._replace(pending=joined(state.held, state.pending), held=())
