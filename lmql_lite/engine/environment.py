@@ -75,6 +75,8 @@ def _how_to_give(wanted: Input, holes: tuple[str, ...]) -> str:
     from_python = f"inputs={{{name!r}: ...}} from Python"
     if wanted.form == "value":
         give = f"pass --var {name}=..., or {from_python}"
+        if wanted.span.text[: wanted.span.start].endswith("{ "):  # "css { color: red }"
+            give += "; to write a brace as text, double it: {{ and }}"
     else:
         give = f"define or import the {wanted.form} {name} in the query, or pass {from_python}"
     others = {"value": ("True", "False"), "function": FUNCTIONS, "type": (*PLAIN_TYPES, *TYPES)}[wanted.form]

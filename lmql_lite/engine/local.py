@@ -53,6 +53,10 @@ class LocalModel:
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
 
+    @property
+    def notices(self) -> Sequence[str]:
+        return self.blocks.notices if self.blocks is not None else ()
+
     def scheduler(self, tree: TokenTree) -> Scheduler:
         return Scheduler(self.scorer, tree)
 

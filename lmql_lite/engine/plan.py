@@ -23,7 +23,6 @@ from lmql_lite.engine.segment import lookahead_at
 from lmql_lite.engine.session import Session
 from lmql_lite.engine.settings import Settings, checked
 from lmql_lite.errors import ConstraintError, InputError, Span
-from lmql_lite.html import framed, grid, shown
 from lmql_lite.lang.nodes import Expression
 from lmql_lite.models.base import Capabilities, Completer, Model
 from lmql_lite.models.chat import chat_of
@@ -74,10 +73,6 @@ class Plan:
     def __repr__(self) -> str:
         holes = ", ".join(hole.name for hole in self.holes)
         return f"Plan({self.model!r}, {self.decoder}, holes=[{holes}])"
-
-    def _repr_html_(self) -> str:
-        rows = [(hole.name, " and ".join(hole.conditions), hole.way) for hole in self.holes]
-        return framed(f"<p>{shown(self.model)}, {shown(self.decoder)}</p>{grid(('hole', 'conditions', 'way'), rows)}")
 
 
 ENDLESS = 2**31

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from lmql_lite.constraints.terms import Ending
 from lmql_lite.engine.budget import Cost
 from lmql_lite.errors import did_you_mean
-from lmql_lite.html import fragment, framed, grid, kept, ledger, table
+from lmql_lite.html import fragment, framed, grid, kept
 from lmql_lite.plain import plain
 from lmql_lite.tokens import Token
 
@@ -83,9 +83,6 @@ class Usage:
             counts.append(f"cost={self.cost.amount:g}")
         return f"Usage({', '.join(counts)})"
 
-    def _repr_html_(self) -> str:
-        return framed(ledger(self.as_dict()))
-
 
 def probabilities(logprobs: Sequence[float]) -> tuple[float, ...]:
     """Softmax of log-probabilities; equal shares if all of them are -inf."""
@@ -129,10 +126,6 @@ class OptionScores:
             f"{_cut(option)}: {share:.3g}" for option, share in zip(self.options, self.probabilities, strict=True)
         ]
         return f"OptionScores({', '.join(shares)})"
-
-    def _repr_html_(self) -> str:
-        shares = (f"{share:.4f}" for share in self.probabilities)
-        return framed(table(zip(self.options, shares, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

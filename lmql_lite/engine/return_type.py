@@ -35,10 +35,10 @@ class ReturnAnnotation:
         from pydantic import ValidationError
 
         try:
-            return self._adapter.validate_python(value)
+            return self._adapter.validate_python((value,))[0]
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = "".join(f"{part}: " for part in first["loc"])
+            place = "".join(f"{part}: " for part in first["loc"][1:])
             raise ConstraintError(
                 f"{self._name} must return {self._shown}, but returned {value!r}: {place}{_sentence(first['msg'])}",
                 span=self._place,
@@ -47,7 +47,8 @@ class ReturnAnnotation:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any] | None:
-        """The validator of the annotation; None if there is nothing to check."""
+        """The validator of a tuple of one value, in which classes keep configurations of their own; None if there is
+        nothing to check."""
         annotation = self._annotation
         if annotation in (inspect.Signature.empty, Any):
             return None
@@ -55,12 +56,9 @@ class ReturnAnnotation:
         from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
         try:
-            return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-        except (PydanticUserError, PydanticUndefinedAnnotation, TypeError):
-            try:
-                return TypeAdapter(annotation)  # a class with a configuration of its own
-            except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
-                raise InputError(f"{self._name} returns {self._shown}, which is not a type: {error}") from None
+            return TypeAdapter(tuple[annotation], config=ConfigDict(arbitrary_types_allowed=True))  # type: ignore[valid-type]
+        except (PydanticUserError, PydanticUndefinedAnnotation, TypeError) as error:
+            raise InputError(f"{self._name} returns {self._shown}, which is not a type: {error}") from None
 
     @cached_property
     def _annotation(self) -> Any:

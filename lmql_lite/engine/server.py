@@ -46,6 +46,7 @@ class ServerModel:
     """A model on a server, with everything that its runs share. Its matchers read bytes, for want of a vocabulary."""
 
     vocabulary_size = VOCABULARY
+    notices: Sequence[str] = ()
 
     def __init__(self, completer: Completer, capabilities: Capabilities) -> None:
         self.name = completer.name

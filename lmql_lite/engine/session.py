@@ -154,12 +154,12 @@ class Session:
                 if batch := run.take_events():
                     if recording is not None:
                         recording.see(batch)
-                    yield [*opened.new_notices(shown), *batch] if opened.sources else batch
+                    yield [*opened.new_notices(shown), *batch]
             last = run.finished()
             if not is_kept:
                 is_kept = True
                 await opened.keep()
-            for notice in opened.new_notices(shown) if opened.sources else ():
+            for notice in opened.new_notices(shown):
                 yield [notice]
             yield [last.noting((*first, *shown)) if first or shown else last]
         except BaseException as error:
@@ -236,13 +236,11 @@ class Session:
             ledgers.append(ledger)
         together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
-        sources = list[Sequence[str]]()
-        if isinstance(entry, ServerModel):
-            sources += [each.notices for each in ledgers]
-        else:
-            reads_only = reads_only or not (fresh is not None or (trees is not None and trees.has_file))
-            sources += [] if entry.blocks is None else [entry.blocks.notices]
-        sources += [trees.notices] if trees is not None and trees.has_file else []
+        sources = [*(each.notices for each in ledgers), entry.notices]
+        if trees is not None and trees.has_file:
+            sources.append(trees.notices)
+        elif isinstance(entry, LocalModel) and fresh is None:
+            reads_only = True
         if trees is not None and not reads_only:
             trees.begin()
         return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, recording)
