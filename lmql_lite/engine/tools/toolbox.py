@@ -85,12 +85,15 @@ class Tool:
     async def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The return value of the function; one that is not async runs in a thread. Raises ToolError if the arguments
         do not fit or the function raises."""
+        hint = ""
         try:
             call = self._checked(arguments, named)
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
             else:
                 result = await asyncio.to_thread(self._outcome, call)
+                if isinstance(result, Exception) and "thread" in str(result):
+                    hint = f" ({self.name} runs in a thread of its own; write async def to run it in that of the query)"
                 if inspect.isawaitable(result):
                     result = await result
         except ToolError:
@@ -98,7 +101,7 @@ class Tool:
         except Exception as error:
             result = error
         if isinstance(result, Exception):
-            raise ToolError(f"{type(result).__name__}: {result}") from result
+            raise ToolError(f"{type(result).__name__}: {result}{hint}") from result
         return result
 
     def _outcome(self, call: inspect.BoundArguments) -> Any:

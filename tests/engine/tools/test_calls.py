@@ -270,3 +270,21 @@ def test_no_call_is_made_of_arguments_that_a_limit_cuts_off() -> None:
 def test_what_cannot_be_a_tool_is_refused_with_a_sentence(tool: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=re.escape(sentence)):
         written(tool, lq.ScriptedModel("Use: "))
+
+
+def test_a_tool_whose_objects_belong_to_the_querys_thread_says_how_to_stay_in_it() -> None:
+    source = """
+import sqlite3
+shop = sqlite3.connect(":memory:")
+shop.execute("create table fruit(name)")
+def count() -> int:
+    return shop.execute("select count(*) from fruit").fetchone()[0]
+async def number() -> int:
+    return count()
+"Use:[argmax(tools=[count, number]) X]"
+"""
+    threaded = lq.run_sync(source, model=lq.ScriptedModel("Use: `count()"), session=lq.Session())["X"]
+    assert "# result: error: ProgrammingError: SQLite objects created in a thread can only be used in" in threaded
+    assert "(count runs in a thread of its own; write async def to run it in that of the query)`" in threaded
+    own = lq.run_sync(source, model=lq.ScriptedModel("Use: `number()"), session=lq.Session())["X"]
+    assert own.startswith(" `number() # result: 0`")
