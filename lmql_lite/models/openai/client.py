@@ -252,8 +252,8 @@ async def _wait(gate: Gate, refused: ServerRefusal, sent: float) -> None:
 
 
 class AnswerStream:
-    """An answer as it arrives. Its events are read here, because the package does not tell `[DONE]`, silence, or what
-    is no stream of events; only those of a stream that somebody has wrapped are read by that."""
+    """An answer as it arrives. Its events are read here, because the package does not tell `[DONE]`, signs of life,
+    or what is no stream of events; only those of a stream that somebody has wrapped are read by that."""
 
     def __init__(self, stream: Any, address: Address, timeout: float) -> None:
         self._stream, self._address, self._timeout = stream, address, timeout
@@ -265,7 +265,7 @@ class AnswerStream:
         await self._response.aclose()
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Events, and `DONE` for a proper end.
+        """Events, empty ones for signs of life, and `DONE` for a proper end.
 
         Raises BrokenOff for an answer that ends in the middle, and ModelError for one that is no stream of events.
         """
@@ -287,7 +287,7 @@ class AnswerStream:
                         async for _ in parts:  # a connection that is read to its end serves again
                             pass
                         return
-                    yield self._event(data)
+                    yield self._event(data) if data else {}
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise BrokenOff(
                 f"{self._address.shown} sent nothing for {self._timeout:g} s in the middle of an answer"
@@ -298,23 +298,22 @@ class AnswerStream:
             yield {"error": error.body}
 
     async def _data(self) -> AsyncIterator[bytes]:
-        """Data of each event. Raises ModelError for signs of life without an event, and for an event without an end."""
-        latest, data, rest = time.monotonic(), b"", b""
+        """Data of each event, and nothing for a sign of life without one. Raises ModelError for an event without an
+        end."""
+        data, rest = b"", b""
         async for chunk in self._response.aiter_bytes():
             lines = (rest + chunk).splitlines(keepends=True)
             rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+            is_empty = True
             for line in lines:
                 data += self._value(line)
                 if data and not line.strip():
                     yield data
-                    latest, data = time.monotonic(), b""
+                    data, is_empty = b"", False
+            if is_empty:
+                yield b""
             if len(data) + len(rest) > _MAX_EVENT:
                 raise self._address.no_api("sends an answer without an end")
-            if time.monotonic() - latest > self._timeout:
-                raise ModelError(
-                    f"{self._address.shown} sent no event for {self._timeout:g} s in an answer",
-                    hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
-                )
         data += self._value(rest)
         if data.strip() == _DONE:
             yield data

@@ -136,7 +136,7 @@ class Sender:
                 is_empty = not (delta.text or delta.thought or delta.finish or delta.done)
                 if is_empty and time.monotonic() - latest > timeout:
                     raise ModelError(
-                        f"the server of {self._name} sent events without text for {timeout:g} s",
+                        f"the server of {self._name} sent nothing but signs of life for {timeout:g} s",
                         hint="see its own log, or raise lmql_lite.model(..., timeout=...)",
                     )
                 yield delta
