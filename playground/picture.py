@@ -45,7 +45,6 @@ def take(address: str, picture: Path) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 830})
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
-        page.click("#guide-close")
         run(page)
         page.focus("#query [contenteditable]")
         page.keyboard.press("ControlOrMeta+End")

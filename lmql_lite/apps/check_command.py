@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lmql_lite.apps.examination import Finding, findings_of, queries_of
-from lmql_lite.apps.terminal import EXIT_CODES, as_report, counted, reporting, write
+from lmql_lite.apps.terminal import EXIT_CODES, as_report, counted, write
 from lmql_lite.errors import InputError, Span
 from lmql_lite.lang.source import Source
 
@@ -38,8 +38,7 @@ def check(files: tuple[str, ...], form: str) -> None:
     found = {file: _findings(file) for file in files}
     codes = [min(codes) for each in found.values() if (codes := [EXIT_CODES[type(one.error)] for one in errors(each)])]
     problems = sum(len(errors(each)) for each in found.values())
-    with reporting(as_json=False):
-        write(FORMATS[form](found))
+    write(FORMATS[form](found))
     if problems and form == "text":
         click.echo(f"{counted(problems, 'problem')} found", err=True)
     sys.exit(max(codes, default=0))

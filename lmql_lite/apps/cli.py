@@ -32,11 +32,11 @@ COMMANDS = {
     "lsp": "editors.language_server",
     "examples": "first_steps",
     "doctor": "first_steps",
-    "completion": "first_steps",
 }
 """Commands in the order in which a user needs them, each with its module, which is imported when it is used."""
 SUFFIXES = (".lq", ".lmql")
 INSTEAD = {
+    "completion": 'eval "$(_LQ_COMPLETE=bash_source lq)" in ~/.bashrc, or zsh_source, fish_source',
     "fmt": "lq check finds mistakes; the layout of a query is left to your editor",
     "replay": "lq playground opens recordings",
     "serve-model": "local:NAME runs a model in this process, openai/NAME with --base-url uses a server",

@@ -1,4 +1,4 @@
-"""`lq examples`, `lq completion` and `lq doctor`, for new users."""
+"""`lq examples` and `lq doctor`, for new users."""
 
 from __future__ import annotations
 
@@ -54,22 +54,9 @@ def _title(file: Path) -> str:
     return first.removeprefix("#").strip().partition(". ")[0].removesuffix(".") if first.startswith("#") else ""
 
 
-@click.command(short_help="Print a script that completes commands, options and files.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell: eval "$(lq completion bash)" in ~/.bashrc, for example."""
-    from click.shell_completion import get_completion_class
-
-    found = get_completion_class(shell)
-    assert found is not None, "click has all three"
-    write(found(context.find_root().command, {}, "lq", "_LQ_COMPLETE").source())
-
-
 @click.command(short_help="Show versions, settings and models on this machine.")
 @JSON
-@click.option("--model", help="Load and probe this model: smol, or local:PATH.")
-def doctor(as_json: bool, model: str | None) -> None:
+def doctor(as_json: bool) -> None:
     """Show versions, models and settings, ready to paste into an issue. No server is asked, and no key is shown."""
     with reporting(as_json):
         found = {
@@ -83,7 +70,6 @@ def doctor(as_json: bool, model: str | None) -> None:
             "terminal": "yes" if sys.stdout.isatty() else "no",
             "demo model": _demo(),
             "smol": _smol(),
-            **({model: _probed(model)} if model else {}),
         }
         if as_json:
             write_object(found)
@@ -117,21 +103,6 @@ def _configured() -> str:
         return str(error)
     chosen = [f"{name}={os.environ[name]}" for name in os.environ.keys() - before.keys()]
     return ", ".join(sorted(chosen)) or "says nothing"
-
-
-def _probed(model: str) -> str:
-    """Kind and epsilon of a model in this process (S5)."""
-    from lmql_lite.models.registry import load
-    from lmql_lite.models.transformers.scorer import TransformersModel
-
-    try:
-        loaded = load(model)
-    except LmqlLiteError as error:
-        return str(error)
-    if not isinstance(loaded, TransformersModel):
-        return "states no noise: that is measured of models that torch runs"
-    noisy = f"noisy: scores differ between passes, epsilon {loaded.epsilon:.1e} nats"
-    return noisy if loaded.epsilon else "exact: scores are the same bits in every pass"
 
 
 def _smol() -> str:

@@ -15,7 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
+from lmql_lite.apps.eval_views import Progress
 from lmql_lite.data.folder import RunFolder, attempts_in, identity_of
+from lmql_lite.data.job import Scoring
+from lmql_lite.data.run import Tally
 from lmql_lite.models.demo import DemoModel
 from tests.tables import cases
 
@@ -108,3 +111,18 @@ def test_a_full_disk_costs_no_answer_that_was_written_and_the_report_is_whole() 
     assert lq("q.lq", "d.csv", "-o", "r", "-m", "exact").exit_code == 0
     assert report()["kept"] == written and calls() == 60 + 60 - written
     assert len(list(attempts_in(Path("r")))) == 60
+
+
+def test_the_time_left_is_that_of_the_rows_so_far_in_minutes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmql_lite.apps.eval_views.time.monotonic", lambda: now)
+    now, tally = 100.0, Tally(Scoring(("exact",), None, 200))
+    progress = Progress("demo")
+    assert progress.text(80) == "waiting for demo · 0 s"
+    progress.go_on(tally)
+    for number in range(10):
+        record = {"id": str(number), "repeat": 0, "scores": {"exact": float(number < 4)}, "cached": True}
+        tally.add(record)
+        progress.see(record)
+    now = 105.0
+    assert progress.text(80) == "10/200 rows · 0 errors · 1:35 left · exact 0.400 · 2.0/s · 10 from the cache"
+    assert progress.text(45) == "10/200 rows · 0 errors · 1:35 left"

@@ -1,10 +1,9 @@
-"""`lq examples`, `lq completion`, `lq doctor`, and the model that LQ_MODEL or pyproject.toml names."""
+"""`lq examples`, `lq doctor`, and the model that LQ_MODEL or pyproject.toml names."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,26 +133,9 @@ def test_the_doctor_shows_no_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bash_completes_commands_and_leaves_files_to_the_shell(shell: Shell, tmp_path: Path) -> None:
-    assert "_LQ_COMPLETE=bash_complete" in shell("completion", "bash").out
     environment = {**os.environ, "_LQ_COMPLETE": "bash_complete"}
     for words, expected in (("lq exa", "plain,examples"), ("lq run choo", "file,choo")):
         given = {**environment, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         command = [sys.executable, "-c", "from lmql_lite.apps.cli import lq; lq(prog_name='lq')"]
         done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.stdout.split() == [expected]
-
-
-def test_the_doctor_reports_kind_and_epsilon_of_a_local_model(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch", reason="needs torch: pip install 'lmql-lite[local]'")
-    from tests.cache.kv.tiny_models import tiny
-    from tests.models.byte_tokenizers import byte_tokenizer
-
-    model = lq.model(tiny("llama"), byte_tokenizer())
-    with monkeypatch.context() as patched:
-        patched.setattr("lmql_lite.models.registry.load", lambda _: model)
-        told = json.loads(shell("doctor", "--json", "--model", "local:tiny").out)["local:tiny"]
-    assert re.fullmatch(r"noisy: scores differ between passes, epsilon \d\.\de-0\d nats", told)
-    assert "states no noise" in shell("doctor", "--model", "demo").out
-    assert "is neither the folder of a model nor a .gguf file" in shell("doctor", "--model", "local:./nothing").out
