@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from lmql_lite.cache.kv.blocks import EXACT, BlockPolicy
@@ -34,7 +34,6 @@ from lmql_lite.models.base import Capabilities, Completer, Model, Scorer, as_mod
 from lmql_lite.models.registry import load
 from lmql_lite.program.ops import Program
 
-Answer = TypeVar("Answer", covariant=True)
 DEMO = "demo"
 UNNAMED = "no model was named, so this ran on demo, a toy; name one with --model, model= or LQ_MODEL"
 
@@ -45,14 +44,6 @@ Schedulers = dict[SharedModel, Any]
 FileOptions = tuple[str, int, int | None, bool, bool]
 """The real path of a file, the options of its `TokenCache`, and True if it is only read. Each combination has its own
 trees."""
-
-
-class SessionQuery(Protocol[Answer]):
-    """A query that a session runs: a compiled one, or a function with `@query`."""
-
-    def run(self, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Answer]: ...
-
-    def map(self, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Any]: ...
 
 
 class Session:
@@ -87,14 +78,6 @@ class Session:
 
     async def __aexit__(self, *error: object) -> None:
         self.close()
-
-    async def run(self, query: SessionQuery[Answer], *arguments: Any, **named: Any) -> Answer:
-        """`query.run(...)` in this session: `await session.run(query, {"place": "Rome"}, seed=7)`."""
-        return await query.run(*arguments, session=self, **named)
-
-    async def map(self, query: SessionQuery[Answer], rows: Any, **named: Any) -> list[Answer]:
-        """`query.map(rows, ...)` in this session."""
-        return await query.map(rows, session=self, **named)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Releases models, trees and files, whose memory becomes free when the last run that uses them ends.

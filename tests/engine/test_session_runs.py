@@ -1,4 +1,4 @@
-"""A session runs queries itself: the same as naming it at the query, and its trees and models are its own."""
+"""A session has trees and models of its own, which the runs that name it share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def said(place: str) -> str:
 def test_a_session_runs_a_compiled_query_and_a_function_on_one_tree() -> None:
     async def work() -> None:
         async with lq.Session(MODEL) as session:
-            first = await session.run(QUERY, {"place": "Rome"}, seed=7)
-            second = await session.run(said, "Rome")
+            first = await QUERY.run({"place": "Rome"}, session=session, seed=7)
+            second = await said.run("Rome", session=session)
             assert (first["X"], first.seed, second.value) == (" hi.", 7, " hi.")
             assert first.usage.forward_passes and second.usage.forward_passes == 0
 
@@ -33,16 +33,16 @@ def test_a_session_runs_a_compiled_query_and_a_function_on_one_tree() -> None:
 def test_a_session_maps_rows() -> None:
     async def work() -> None:
         async with lq.Session(MODEL) as session:
-            found = await session.map(QUERY, [{"place": "Rome"}, {"place": "Rome"}], concurrency=1)
+            found = await QUERY.map([{"place": "Rome"}, {"place": "Rome"}], session=session, concurrency=1)
             assert [each["X"] for each in found] == [" hi.", " hi."]
             assert found[1].usage.forward_passes == 0
-            assert [each.value for each in await session.map(said, ["Rome"])] == [" hi."]
+            assert [each.value for each in await said.map(["Rome"], session=session)] == [" hi."]
 
     asyncio.run(work())
 
 
 def test_a_session_that_is_closed_asks_again() -> None:
     session = lq.Session(MODEL)
-    asyncio.run(session.run(QUERY, {"place": "Rome"}))
+    asyncio.run(QUERY.run({"place": "Rome"}, session=session))
     session.close()
-    assert asyncio.run(session.run(QUERY, {"place": "Rome"})).usage.forward_passes
+    assert asyncio.run(QUERY.run({"place": "Rome"}, session=session)).usage.forward_passes
