@@ -43,12 +43,6 @@ CONSTRAINTS = (
 )
 """Functions of a `where` clause. Their first argument is a hole."""
 
-GONE: Mapping[str, str] = {
-    "ESCAPED": "a decorator changes the value: [@f X] with def f(value): return value.replace(...)",
-    "ERASE": "a decorator takes the text out of the prompt: [@f X] with def f(value): return value, ''",
-}
-"""Functions of LMQL's `where` that changed a value, and their replacements."""
-
 OF_LMQL: Mapping[str, tuple[str, ...]] = {
     "lmql": (),
     "lmql.decorators": ("post", "pre", "streaming"),

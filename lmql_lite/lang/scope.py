@@ -18,7 +18,6 @@ from lmql_lite.lang.keywords import (
     CONTEXT,
     DATES,
     DECODERS,
-    GONE,
     MEDIA,
     PROVIDED,
     STOPS,
@@ -227,7 +226,7 @@ class _Check:
                 self._no_hole(first.id, self._span(first))
         elif name.isupper() and len(name) > 1 and name not in self.known:
             close = difflib.get_close_matches(name, CONSTRAINTS, 1)
-            hint = GONE.get(name, f"there are {', '.join(CONSTRAINTS)}")
+            hint = f"there are {', '.join(CONSTRAINTS)}"
             message = f"no constraint is called '{name}'{_meant(close)}"
             self.problems.add(message, self._span(function), None if close else hint)
         elif name not in self.known and (close := difflib.get_close_matches(name.upper(), STOPS, 1, 0.85)):

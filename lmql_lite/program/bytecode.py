@@ -46,11 +46,10 @@ def code_of(expression: Expression) -> CodeType:
     return compiled(expression.tree.body, expression.span)
 
 
-def code_of_call(name: str, place: Expression, *given: Expression, is_async: bool = False) -> CodeType:
-    """A call of `name` as if it stood in that place, so that a traceback shows it; with `is_async` it is awaited."""
+def code_of_call(name: str, place: Expression) -> CodeType:
+    """An awaited call of `name` as if it stood in that place, so that a traceback shows it."""
     node = place.tree.body
-    call: ast.expr = ast.Call(ast.Name(name, ast.Load()), [each.tree.body for each in given], [])
-    call = ast.Await(ast.copy_location(call, node)) if is_async else call
+    call = ast.Await(ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node))
     return compiled(ast.fix_missing_locations(ast.copy_location(call, node)), place.span)
 
 

@@ -61,8 +61,7 @@ class Holes:
             distribution=distribution,
             decoder=self._decoder(hole.name, call) if call and not _is_action(hole, call) else None,
             decorators=tuple(
-                HoleDecorator(each.span, code_of(each), code_of_call(CALL, each, is_async=True))
-                for each in hole.decorators
+                HoleDecorator(each.span, code_of(each), code_of_call(CALL, each)) for each in hole.decorators
             ),
             callees=tuple(self._callees(hole, clauses)),
         )

@@ -6,7 +6,6 @@ import json
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,13 @@ from lmql_lite.constraints.json_schema import finite_schema, grammar, is_impossi
 from lmql_lite.constraints.simplify import conflict
 from lmql_lite.constraints.terms import And, Constant, Term
 from lmql_lite.errors import ConstraintError, Span
-from lmql_lite.program.narrowing import CHANGING, FAITHFUL, MARK, has_text_keys, narrowed
+from lmql_lite.program.narrowing import FAITHFUL, MARK, has_text_keys, is_plain, narrowed, unmarked
 from lmql_lite.program.values import finite, wrong
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
-    from pydantic_core import CoreSchema, core_schema
+    from pydantic_core import core_schema
 
 Convert = Callable[[str], Any]
 """From text to value. Raises ValueError for a text that has none."""
@@ -38,8 +37,9 @@ class JsonType:
     """True if `convert` may refuse a text that the grammar allows."""
     has_length: bool = True
     """True if values may have a `len()`."""
-    core: CoreSchema | None = None
-    """Pydantic's schema of the Python type; None for a JSON Schema."""
+    marked: dict[str, Any] | None = None
+    """The schema with marks that number the `cores`, pydantic's schemas of the places; None for a JSON Schema."""
+    cores: Sequence[Any] | None = None
 
     def rules(self, term: Term, name: str, span: Span, *, free_spelling: bool = False) -> str:
         """Grammar of the values that may meet the term."""
@@ -65,8 +65,7 @@ class JsonType:
         asked = tuple(part for part in parts if part != Constant(True))
         if not asked:
             return self.schema
-        schema, cores = self._marked
-        return None if schema is None else narrowed(schema, cores, And(asked), [] if hints is None else hints)
+        return narrowed(self.marked or self.schema, self.cores, And(asked), [] if hints is None else hints)
 
     def _no_value(self, guilty: Sequence[Term], name: str, span: Span) -> ConstraintError:
         """Error for conditions that no value of the type meets."""
@@ -78,15 +77,6 @@ class JsonType:
             reason = f": {', '.join(clauses[:-1])} and {clauses[-1]} cannot hold together"
         place = next((part.span for part in reversed(guilty) if part.span), span)
         return ConstraintError(f"nothing can fill [{name}]{reason}", span=place, hint=hints[0] if hints else None)
-
-    @cached_property
-    def _marked(self) -> tuple[dict[str, Any] | None, list[Any] | None]:
-        """The schema of the finite values, and the core schemas of its places."""
-        if self.core is None:
-            return self.schema, None
-        cores: list[Any] = []
-        schema = generator_of(cores)().generate(self.core, mode="validation")
-        return finite_schema(closed(schema)), cores
 
     def spelled(self, value: Any) -> str:
         """JSON of a value that no model generated. Raises ValueError if it has none."""
@@ -110,9 +100,11 @@ def of_schema(schema: dict[Any, Any], name: str, span: Span) -> JsonType:
 def of_python(annotation: Any, name: str, span: Span) -> JsonType:
     """Type of a Python annotation. Raises ConstraintError if pydantic has no JSON for it."""
     adapter = adapted(annotation, name, span)
-    schema = closed(schema_of(adapter, annotation, name, span))
-    refuse_impossible(grammar(schema), name, span)
-    schema = _finite(schema, name, span)
+    cores: list[Any] = []
+    marked = closed(schema_of(adapter, annotation, name, span, cores))
+    refuse_impossible(grammar(unmarked(marked)), name, span)
+    marked = _finite(marked, name, span)
+    schema = unmarked(marked)
     validate, has_floats = validating(adapter.validate_json), _has_floats(schema)
 
     def convert(text: str) -> Any:
@@ -120,8 +112,7 @@ def of_python(annotation: Any, name: str, span: Span) -> JsonType:
         return validate(text)
 
     judges = not says_all(adapter.core_schema)
-    core = adapter.core_schema
-    return JsonType(schema, convert, judges, _has_length(annotation), core)
+    return JsonType(schema, convert, judges, _has_length(annotation), marked, cores)
 
 
 def _finite(schema: Mapping[str, Any], name: str, span: Span) -> dict[str, Any]:
@@ -162,11 +153,12 @@ def adapted(annotation: Any, name: str, span: Span) -> TypeAdapter[Any]:
         raise _no_type(annotation, name, span, error) from error
 
 
-def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span) -> dict[str, Any]:
+def schema_of(adapter: TypeAdapter[Any], annotation: Any, name: str, span: Span, cores: list[Any]) -> dict[str, Any]:
+    """The JSON Schema of a type, with marks; the core schemas that these number are added to `cores`."""
     from pydantic.errors import PydanticUserError
 
     try:
-        return adapter.json_schema(schema_generator=generator())
+        return adapter.json_schema(schema_generator=generator_of(cores))
     except PydanticUserError as error:
         raise _no_type(annotation, name, span, error) from error
 
@@ -285,12 +277,8 @@ def says_all(core: Any) -> bool:
         return all(map(says_all, core))
     if not isinstance(core, Mapping):
         return True
-    kind = core.get("type")
-    if core.get("post_init") or core.get("custom_init"):
-        return False
-    if kind == "str" and any(core.get(key) for key in CHANGING):
-        return False
-    if isinstance(kind, str) and kind not in SAID and not (kind == "dict" and has_text_keys(core)):
+    is_dict = core.get("type") == "dict" and has_text_keys(core)
+    if isinstance(core.get("type"), str) and not is_dict and not is_plain(core, SAID):
         return False
     return all(says_all(value) for key, value in core.items() if key not in ("metadata", "serialization", "config"))
 
@@ -335,11 +323,11 @@ def _offset(schema: Mapping[str, Any]) -> str:
     return OFFSETS.get(schema.get("tz_constraint"), OFFSETS[None])
 
 
-def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
+def generator_of(cores: list[Any]) -> type[GenerateJsonSchema]:
     """Generator of JSON Schemas that also describe the keys of a dict. Other
     checks, such as bounds of a key, are left to pydantic.
 
-    With `cores`, it collects the core schemas, and lists in each schema their numbers under MARK.
+    It collects the core schemas in `cores`, and lists in each schema their numbers under MARK.
     """
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic.json_schema import GenerateJsonSchema
@@ -347,8 +335,6 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
     class Generated(GenerateJsonSchema):
         def generate_inner(self, schema: Any) -> dict[str, Any]:
             found = super().generate_inner(schema)
-            if cores is None:
-                return found
             cores.append(schema)
             return {**found, MARK: [*found.get(MARK, ()), len(cores) - 1]}
 
@@ -418,9 +404,3 @@ def generator_of(cores: list[Any] | None) -> type[GenerateJsonSchema]:
             )
 
     return Generated
-
-
-@cache
-def generator() -> type[GenerateJsonSchema]:
-    """The generator of schemas without marks."""
-    return generator_of(None)

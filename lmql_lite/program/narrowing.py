@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 from enum import Enum
@@ -46,6 +46,8 @@ FAITHFUL = frozenset(
 )
 """Kinds of pydantic's core schemas whose values are what their JSON says, and whose JSON Schema is complete."""
 MOMENTS = ("date", "datetime", "time")
+PLAIN = FAITHFUL.union(MOMENTS, ("dict",))
+"""Kinds whose values are what their JSON says. All others may change the value."""
 CHANGING = ("strip_whitespace", "to_lower", "to_upper")
 """Settings by which pydantic changes a text before it judges it."""
 
@@ -64,16 +66,16 @@ def narrowed(root: Schema, cores: Sequence[Any] | None, term: Term, hints: list[
     }
     node = {key: value for key, value in root.items() if key not in whole}
     found = Narrower(root, cores, hints).meeting(node, term)
-    return None if found is None else _unmarked({**found, **whole})
+    return None if found is None else unmarked({**found, **whole})
 
 
-def _unmarked(schema: Schema) -> Schema:
+def unmarked(schema: Schema) -> Schema:
     """The schema without its marks."""
 
     def inside(part: Any) -> Any:
         if isinstance(part, list):
             return [inside(each) for each in part]
-        return _unmarked(part) if isinstance(part, dict) else part
+        return unmarked(part) if isinstance(part, dict) else part
 
     return {key: inside(value) for key, value in schema.items() if key != MARK}
 
@@ -153,7 +155,7 @@ class Narrower:
         found = [self.cores[number] for number in node.get(MARK, ())]
         named = [core["schema_ref"] for core in found if core["type"] == "definition-ref"]
         found += [core for core in self.cores if core.get("ref") in named]
-        return found if found and all(map(_is_plain, found)) else None
+        return found if found and all(is_plain(core, PLAIN) for core in found) else None
 
     def _in_object(
         self, node: Schema, cores: list[Any], key: str, is_item: bool, path: Path, test: PlaceTest | None
@@ -202,14 +204,11 @@ class Narrower:
         return {**node, "properties": {**properties, name: after}, **({"required": required} if required else {})}
 
 
-def _is_plain(core: Any) -> bool:
+def is_plain(core: Any, kinds: Collection[str]) -> bool:
     """True if the value is what its JSON says: no validator, no `__post_init__` and no setting of texts changes it."""
     texts = core.get("config", {})
-    if core["type"] not in (*FAITHFUL, *MOMENTS, "dict") or any(
-        core.get(name) or texts.get(f"str_{name}") for name in CHANGING
-    ):
-        return False
-    if any(core.get(name) for name in ("post_init", "custom_init", "root_model")):
+    is_changed = any(core.get(name) or texts.get(f"str_{name}") for name in CHANGING)
+    if core["type"] not in kinds or is_changed or any(map(core.get, ("post_init", "custom_init", "root_model"))):
         return False
     is_made = core["type"] in ("model", "dataclass")
     return not is_made or core["cls"].__getattribute__ is object.__getattribute__
@@ -245,9 +244,13 @@ def _tested(node: Schema, cores: list[Any], test: PlaceTest) -> Schema | None:
     keys = SIZES.get(shape) if test.of_length else BOUNDS if shape in ("integer", "number") else None
     if test.relation == "true" or not (keys or (shape == "string" and not test.of_length)):
         return node
-    fitting = [each for each in among if isinstance(each, (int, float) if keys else str)]
+    fitting: list[Any] = [each for each in among if isinstance(each, (int, float) if keys else str)]
     if not fitting or (len(fitting) < len(among) and test.relation != "=="):
         return None
+    if keys:
+        fitting = [each + 0 for each in fitting]  # True is a number, too
+        if not all(abs(each) <= MAX_EXACT for each in fitting):
+            return node
     match test.relation:
         case "startswith" if not keys:
             return _with_pattern(node, f"^(?:{'|'.join(_escaped(str(each)) for each in fitting)})")
@@ -266,14 +269,11 @@ def _among(node: Schema, values: list[Any]) -> Schema | None:
 
 def _within(node: Schema, relation: str, bound: Any, keys: Keys) -> Schema:
     """The node with a bound on its number or its length."""
-    if not abs(bound) <= MAX_EXACT:
-        return node
     if keys is not BOUNDS or node["type"] == "integer":
         low, high = whole_bounds(relation, bound)
         relation, bound = f"{relation[0]}=", low if high is None else high
         bound = max(bound, 0) if keys is not BOUNDS and relation == ">=" else bound
     key = keys[relation]
-    bound = bound + 0  # True is a number, too
     return {**node, key: (max if relation[0] == ">" else min)(node.get(key, bound), bound)}
 
 

@@ -32,6 +32,7 @@ from lmql_lite.program.json_types import (
     schema_of,
     validating,
 )
+from lmql_lite.program.narrowing import MARK
 from lmql_lite.program.symbols import MEANINGFUL, PLAIN, ListedSymbol, MomentSymbol, NumberSymbol, TextSymbol
 from lmql_lite.program.values import encode, finite
 
@@ -155,7 +156,7 @@ def _listed(values: tuple[object, ...], name: str, span: Span) -> TextType:
 
 # Annotated -----------------------------------------------------------------------------------------------------------
 
-WORDLESS = {"type", "title", "description", "examples", "default"}
+WORDLESS = {"type", "title", "description", "examples", "default", MARK}
 """Keys of a JSON Schema that narrow nothing."""
 BOUNDS: Mapping[str, str] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
@@ -163,7 +164,9 @@ BOUNDS: Mapping[str, str] = {"minimum": ">=", "exclusiveMinimum": ">", "maximum"
 def _narrowed(plain: TextType, annotation: Any, name: str, span: Span) -> TextType:
     """`Annotated[int, Field(gt=0)]`: bounds guide the model, and pydantic judges the rest."""
     adapter = adapted(annotation, name, span)
-    schema = {key: value for key, value in schema_of(adapter, annotation, name, span).items() if key not in WORDLESS}
+    schema = {
+        key: value for key, value in schema_of(adapter, annotation, name, span, []).items() if key not in WORDLESS
+    }
     terms = [plain.term]
     if plain.bare == TextSymbol(NumberSymbol("int")):
         least = [schema.pop("minimum", None), _next(schema.pop("exclusiveMinimum", None), 1)]
