@@ -66,14 +66,11 @@ class Judge:
             return None
         evaluate_now = partial(value_of, environment=environment)
         run = partial(evaluate, environment=environment)
-        number = {self.op.name: value} if self.op.number else None
         with assigned(environment, {self.op.name: value, TEXT: text}):
             for condition in self.op.judges:
                 if not condition.clause.has_values(evaluate_now):
                     continue
-                with condition.clause.reading_values(evaluate_now, number):
-                    is_met = await condition.accepts(text, evaluate_now, run)
-                if not is_met:
+                if not await condition.accepts(text, evaluate_now, run):
                     return Objection(condition.span)
         return None
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-import datetime
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from types import CodeType
 from typing import Any
 
@@ -120,22 +117,6 @@ class Clause:
             )
         return True
 
-    @contextmanager
-    def reading_values(self, evaluate: Evaluate, own: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Raises ConstraintError if Python fails because a hole has a number or a date instead of text. `own` is the
-        judged hole with its value, if `INT(X)` or `FLOAT(X)` makes that a number."""
-        try:
-            yield
-        except (TypeError, AttributeError) as error:
-            others = {name: evaluate(code) for name, code in self.others}
-            for name, value in {**others, **(own or {})}.items():
-                if isinstance(value, int | float | datetime.date | Enum):
-                    kind = "number" if type(value) in (int, float) else type(value).__name__
-                    sentence = f"`{self.span.source}` reads [{name}], which is then the {kind} {value}: {error}"
-                    hint = f"write str({name}) for its text"
-                    raise ConstraintError(sentence, span=self.span, hint=hint) from error
-            raise
-
 
 def conjuncts(where: nodes.Expression) -> list[nodes.Expression]:
     """The parts of a top-level `and`, each with its own span."""
@@ -192,8 +173,7 @@ class Condition:
             return Constant(True, self.span)
         if self.is_known:
             return self.term
-        with self.clause.reading_values(evaluate):
-            return self._reading(evaluate).term(self.clause.expression.tree.body)
+        return self._reading(evaluate).term(self.clause.expression.tree.body)
 
     def _reading(self, evaluate: Evaluate) -> ClauseReading:
         codes = dict(self.codes)
