@@ -17,15 +17,13 @@ from lmql_lite.errors import Span
 from lmql_lite.lang import nodes
 from lmql_lite.lang.grammar import ANY, Grammar, grammar
 from lmql_lite.lang.keywords import DECODERS, DECODERS_NOT_YET, ROLES
+from lmql_lite.lang.lines import CLOSER_OF, OPENING
 from lmql_lite.lang.names import identifier
 from lmql_lite.lang.python import PythonReader, SpelledCode
 from lmql_lite.lang.source import ENOUGH
 
 if TYPE_CHECKING:
     from lark import UnexpectedInput
-
-QUOTES = re.compile(r"(?i:(br|rb|fr|rf|[rbuf]|))(\"\"\"|'''|\"|')")
-"""Prefix and quotes at the beginning of a string literal."""
 
 PROMPTING = re.compile(r"(?<!\[)(?:\[\[)*\[[A-Z][A-Z0-9_]*[\]:]")
 """A hole in capitals: a string with one is meant as a prompt; `[i]` may be an index."""
@@ -36,7 +34,6 @@ ESCAPE = r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^
 PIECE = rf"(?P<break>\\?\r?\n){DOUBLED}|{ESCAPE}"
 CHARACTER = re.compile(f"{ESCAPE}|.", re.DOTALL)
 
-CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 JSON = re.compile(r"""\{\s*(\\?["']).*?\1\s*:""")
 BEFORE_COLON = re.compile(r"[^()\[\]{}:]*(?=:)")
 OPEN_TAG = re.compile(r"\{\s*:\s*(\w*)")
@@ -60,7 +57,7 @@ class Literal(NamedTuple):
 
     @staticmethod
     def at(text: str, start: int, end: int) -> Literal:
-        match = QUOTES.match(text, start)
+        match = OPENING.match(text, start)
         assert match is not None
         return Literal(match[1].lower(), match[2], match.end(), end - len(match[2]))
 
