@@ -122,13 +122,6 @@ class Problems:
     def add(self, message: str, span: Span, hint: str | None = None) -> None:
         self._by_line.setdefault((span.name, span.line), QueryError(message, span=span, hint=hint))
 
-    def __len__(self) -> int:
-        return len(self._by_line)
-
-    @property
-    def enough(self) -> bool:
-        return len(self._by_line) >= ENOUGH
-
     def found(self) -> tuple[QueryError, ...]:
         """In source order."""
         return tuple(sorted(self._by_line.values(), key=lambda each: each.span.start if each.span else 0))

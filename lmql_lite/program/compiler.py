@@ -514,20 +514,10 @@ class Watched(ast.NodeTransformer):
             node.names = [ast.alias(name) for name in OF_LMQL.get(node.module or "", ())]
         return node if node.names else ast.copy_location(ast.Pass(), node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+    def _as_it_is(self, node: ast.AST) -> ast.AST:
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return node
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        return node
+    visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = visit_GeneratorExp = _as_it_is
 
 
 def watched(node: ast.expr) -> ast.expr:
@@ -541,12 +531,6 @@ def watched(node: ast.expr) -> ast.expr:
 class Offering(ast.NodeTransformer):
     """Gives `@query` the meaning that it has after `from lmql_lite import query`."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
     def _function(self, node: Function) -> ast.AST:
         for at, decorator in enumerate(node.decorator_list):
             if name := offers(decorator):
@@ -557,3 +541,5 @@ class Offering(ast.NodeTransformer):
                 else:
                     node.decorator_list[at] = found
         return self.generic_visit(node)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _function
