@@ -55,7 +55,7 @@ def stats(file: str, as_json: bool) -> None:
     with reporting(as_json):
         found = read_file(file)
         kinds = {what: found.count(kind) for what, kind in KINDS.items()}
-        numbers = {"nodes": found.nodes, **kinds, "bytes": found.bytes}
+        numbers = {**kinds, "bytes": found.bytes}
         if as_json:
             models = [asdict(model) for model in found.models]
             write(json.dumps(numbers | {"models": models, "damage": found.damage}))

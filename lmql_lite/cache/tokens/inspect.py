@@ -1,5 +1,5 @@
-"""Whole `.tokens` files, for the tools that work on files: their contents as a tree of paths; files that are compacted,
-cleared, merged and made."""
+"""Whole `.tokens` files, for the tools that work on files: their contents; files that are compacted, cleared, merged,
+and made."""
 
 from __future__ import annotations
 
@@ -33,34 +33,6 @@ from lmql_lite.cache.tokens.tree_file import (
 from lmql_lite.errors import CacheError
 
 
-class StoredPlace:
-    """A place in a tree of paths, with the places below it by token, and the kinds of its entries."""
-
-    __slots__ = ("below", "kinds")
-
-    def __init__(self) -> None:
-        self.below: dict[int, StoredPlace] = {}
-        self.kinds: list[str] = []
-
-    def extended(self, tokens: Iterable[int]) -> StoredPlace:
-        """The place to which tokens lead."""
-        place = self
-        for token in tokens:
-            below = place.below.get(token)
-            place = place.below.setdefault(token, StoredPlace()) if below is None else below
-        return place
-
-    @property
-    def nodes(self) -> int:
-        """Number of places below."""
-        waiting, count = [self], 0
-        while waiting:
-            below = waiting.pop().below
-            count += len(below)
-            waiting += below.values()
-        return count
-
-
 @dataclass(frozen=True, slots=True)
 class FileContents:
     """Readable rows of a file, oldest first, its bytes, and sentences about damage."""
@@ -80,37 +52,9 @@ class FileContents:
             found.setdefault(model.fingerprint, model)
         return tuple(found.values())
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes without the roots."""
-        return sum(root.nodes for root in trees_of(self.rows).values())
-
     def count(self, kind: str) -> int:
         """Number of entries of a kind."""
         return sum(kind_of(row) == kind for *_, row in self.rows)
-
-
-def trees_of(rows: Iterable[Stored]) -> dict[str, StoredPlace]:
-    """Trees of the paths of rows, by fingerprint. A row of which the beginning of the path is missing is left out."""
-    roots: dict[str, StoredPlace] = {}
-    places: dict[tuple[str, int], StoredPlace] = {}
-    waiting = list(rows)
-    while waiting:
-        later: list[Stored] = []
-        for stored in waiting:
-            model, _, row = stored
-            root = roots.setdefault(model.fingerprint, StoredPlace())
-            above = places.get((model.fingerprint, row.parent)) if row.parent else root
-            if above is None:  # what it continues was written again later
-                later.append(stored)
-                continue
-            place = places[model.fingerprint, row.place] = above.extended(unpacked_tokens(row.tokens))
-            place.kinds.append(kind_of(row))
-            place.extended(unpacked_row(row)[1].tokens[:-1])
-        if len(later) == len(waiting):
-            break
-        waiting = later
-    return roots
 
 
 def read_file(path: str | os.PathLike[str]) -> FileContents:
