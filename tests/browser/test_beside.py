@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.browser.conftest import Open, Server, Tab
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LIST = '"Things to pack:\\n-[FIRST]\\n-[SECOND]\\n" where STOPS_BEFORE(FIRST, "\\n") and STOPS_BEFORE(SECOND, "\\n")\n'
 ASKS = '"Q: What is the capital of {country}?\\nA:[CITY]" where STOPS_BEFORE(CITY, "\\n")\n'
@@ -75,3 +80,20 @@ def test_an_answer_that_differs_is_marked_and_a_run_is_seen_again_by_keyboard(ta
     tab.settle()
     assert tab.text() == "Say red"
     assert tab.page.locator("#stale").is_visible(), "it is of an earlier text"
+
+
+def test_a_query_is_run_with_each_model(chromium: Browser, open_tab: Open, tmp_path: Path) -> None:
+    server = Server(tmp_path, options=("--model", "demo", "--model", "openai/none", "--base-url", "http://127.0.0.1:9"))
+    try:
+        tab = open_tab(server)
+        tab.write('"A list:\\n-[X]" where X in [" one", " two"]\n')
+        tab.show("runs")
+        tab.page.click("#run-models")
+        tab.until("document.querySelectorAll('#runs-grid .answer').length === 2", seconds=40)
+        tab.page.wait_for_selector("#run[aria-disabled=false]", timeout=40_000)
+        tab.settle()
+        ((first,), (second,)), ((done,), (failed,)) = grid(tab).values()
+        assert "demo" in first and "✓ done" in done
+        assert "openai/none" in second and "✕ " in failed
+    finally:
+        server.stop()
