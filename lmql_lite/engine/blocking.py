@@ -60,7 +60,8 @@ def _in_thread(work: Coroutine[Any, Any, Answer]) -> Answer:
     thread = threading.Thread(target=copy_context().run, args=(other_thread,), name="lmql_lite")
     try:
         thread.start()
-        wait([done])
+        while not wait([done], timeout=1).done:  # a signal just before the wait is seen after it
+            pass
     except BaseException:
         for cancel in cancels:
             with suppress(RuntimeError):  # the loop is closed already
