@@ -166,6 +166,8 @@ class PythonReader:
             known = Places(given)
             first = max(place(known.blamed(error.lineno, error.offset)), start)
             last = place(known.blamed(error.end_lineno, error.end_offset))
+            if "codec can't decode" in error.msg:  # each version of Python points elsewhere
+                first, last = start, end
             found = mistake(error.msg, self.text[start:end], first - start, last - start)
             self._add(found, start + found.start, start + found.end)
 
@@ -183,6 +185,10 @@ class PythonReader:
         blamed = place(given.blamed(error.lineno, error.offset)) if isinstance(error, SyntaxError) else lines[0].start
         line = line_at(lines, blamed)
         is_plain = isinstance(error, SyntaxError) and error.msg == "invalid syntax"
+        if isinstance(error, SyntaxError) and "'from ... import ...'" in error.msg:  # from Python 3.12 on
+            blamed = next(each.start for each in line.lexemes if each.text == "from")
+            self._add(Mistake(0, 0, "'from' is not expected here"), blamed, blamed + len("from"))
+            return
         if is_plain and (found := simple_mistake(line.lexemes, blamed)):
             self._add(found, found.start, found.end)
         else:
