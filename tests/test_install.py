@@ -258,7 +258,6 @@ def page_works(page: Page) -> str:
     assert page.run(QUERY)[-1]["type"] == "done"
     examples = [each["name"] for each in page.http.get("/api/examples").json()["examples"]]
     assert len(examples) > 5
-    assert all(page.http.get(f"/api/examples/{name}/recording").status_code == 200 for name in examples)
     return html.text
 
 

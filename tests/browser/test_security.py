@@ -209,7 +209,7 @@ def test_a_name_of_another_site_that_leads_here_is_refused_on_every_route(
             }""",
             server.token,
         )
-        assert told == [403] * 8
+        assert told == [403] * 7
 
 
 # Row 10: frames and scripts --------------------------------------------------------------------------------------
