@@ -43,13 +43,19 @@ def attempts_in(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_attempts(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """The last attempt of each id and repeat; an answer is not replaced by an error."""
+    """The last attempt of each id and repeat; an answer is not replaced by an error. Raises InputError for scores of an
+    earlier version."""
     facts_of(folder)
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for record in attempts_in(folder):
         place = (record["id"], record["repeat"])
         if place not in found or not record.get("error") or found[place].get("error"):
             found[place] = record
+    if any(isinstance(score, list) for record in found.values() for score in record.get("scores", {}).values()):
+        raise InputError(
+            f"{folder} has scores of an earlier lmql-lite, which are no longer read",
+            hint="give its command again: finished rows are scored anew, without a model",
+        )
     return found
 
 

@@ -107,7 +107,7 @@ def regex(record: Record) -> bool:
         if same(answer, target):
             return True
         try:
-            if answer is not None and re.search(text(target), text(answer)):
+            if any(re.search(text(target), each) for each in _searched(answer)):
                 return True
         except re.error as error:
             raise ValueError(f"{target!r} is not a regular expression: {error}") from None
@@ -234,12 +234,17 @@ def _matching(pattern: str) -> Callable[[Record], bool]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise InputError(f"{pattern!r} is not a regular expression: {error}") from None
-    return lambda record: has_answer(record) and compiled.search(text(answer_of(record))) is not None
+    return lambda record: any(map(compiled.search, _searched(answer_of(record))))
+
+
+def _searched(answer: Any) -> list[str]:
+    """Texts in which a pattern is looked for: that of an answer, without what cannot be seen and as it is."""
+    return [] if answer is None else [text(answer), *([answer.strip()] if isinstance(answer, str) else [])]
 
 
 def _digest(path: Path) -> str:
     try:
-        return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        return f"{_VERSION}:{blake2b(path.read_bytes(), digest_size=8).hexdigest()}"
     except OSError as error:
         raise InputError(f"the metric {str(path)!r} cannot be read: {error.strerror}") from None
 

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from lmql_lite.apps.cli import lq as command
+from lmql_lite.store.log import line_of, read_lines
 
 SLOW = """
 import asyncio
@@ -72,6 +74,23 @@ def test_a_run_is_looked_at_while_it_runs_and_after_it_was_killed(running: subpr
     assert "5 of 8 attempts so far: the run did not end; run the same command to continue" in lq("show", "r").output
     assert lq("export", "r", "-o", "killed.csv").exit_code == 0 and len(table("killed.csv")) == 5
     assert lq("compare", "r", "r").exit_code == 0
+
+
+def test_scores_of_an_earlier_version_are_refused_and_computed_anew() -> None:
+    Path("q.lq").write_text('"{word}"\nreturn word\n')
+    Path("d.csv").write_text("id,word,target\nr1,a,a\nr2,b,c\n")
+    Path("m.py").write_text("def half(answer):\n    return 0.5\n")
+    arguments = ["q.lq", "d.csv", "-o", "r", "-m", "m.py:half"]
+    assert lq(*arguments).exit_code == 0
+    log, version = Path("r/rows.jsonl"), blake2b(Path("m.py").read_bytes(), digest_size=8).hexdigest()
+    _, *attempts = [line.record or {} for line in read_lines(log)]
+    earlier = {"scores": {"half": [0.5, 1.0]}, "scored": [f"half@{version}"]}
+    log.write_bytes(b"".join(line_of({n: v for n, v in (each | earlier).items() if n != "crc32"}) for each in attempts))
+    Path("r/report.json").unlink()
+    for looked in (["show", "r"], ["compare", "r", "r"], ["export", "r", "-o", "x.csv"]):
+        assert "r has scores of an earlier lmql-lite" in lq(*looked).output
+    assert "half             0.5000" in lq(*arguments).output
+    assert "half             0.5000" in lq("show", "r").output and lq("compare", "r", "r").exit_code == 0
 
 
 def words_of(page: str) -> str:

@@ -60,8 +60,14 @@ def read_recording(path: Path) -> tuple[list[Stored], int]:
                 f"{path} is not a recording", hint=f"if it is a cache: lq cache export {path} -o NAME{SUFFIX}"
             )
         for line in read_lines(path):
+            record = line.record or {}
+            if record.keys() & {"rest", "token"}:
+                raise CacheError(
+                    f"{path} was written by an earlier lmql-lite, in a format that is no longer read",
+                    hint="remove it, and make a new one",
+                )
             try:
-                found.append(_stored(line.record or {}))
+                found.append(_stored(record))
             except (KeyError, TypeError, ValueError, OverflowError):
                 damaged += 1
     except OSError as error:

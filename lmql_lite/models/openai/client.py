@@ -150,7 +150,7 @@ class Client:
 
     def slow_down(self, status: object) -> None:
         """Makes the next requests wait if an error in the middle of an answer, with this status, asks for it."""
-        if status in _CROWDED:
+        if isinstance(status, int) and status in _CROWDED:
             gate = self._loops[asyncio.get_running_loop()].gate
             gate.refuse(time.monotonic(), pause_before(gate.failures + 1, {}) or 0.0)
 

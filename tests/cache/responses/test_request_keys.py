@@ -67,6 +67,11 @@ def key(request: Request, keys: KeyMaker = KEYS) -> str:
     return keys.key(request.request_type, request).key
 
 
+def test_a_key_stays_that_of_the_caches_on_disk() -> None:
+    asked = Request("generate_until", ("question 1", {"temperature": 0}), metadata={"task": "mme", "doc_id": 1})
+    assert key(asked) == "0b9ab845d59998b0b339728510b2da7d911e36d3aa25042c6b9cd63a8720c320"
+
+
 def variant(**changes: Any) -> Request:
     options = GREEDY | changes
     return generation(1, {name: value for name, value in options.items() if value is not ...})

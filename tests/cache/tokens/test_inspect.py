@@ -18,6 +18,7 @@ from lmql_lite.cache.tokens.rows import ModelName, Stored
 from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.cache.tokens.text import quoted, spelled, visible
 from lmql_lite.errors import CacheError
+from lmql_lite.store.log import line_of
 from tests.cache.tokens.entries import stored
 from tests.cache.tokens.process import Process, at, processes
 
@@ -110,3 +111,6 @@ def test_what_is_exported_are_plain_values() -> None:
     ]
     Path("x.jsonl").write_bytes(b"".join(lines))
     assert read_recording(Path("x.jsonl")) == (rows, 0)
+    Path("x.jsonl").write_bytes(line_of({"kind": "greedy"} | root | {"token": 1, "logprob": -0.5}))
+    with pytest.raises(CacheError, match="written by an earlier lmql-lite"):
+        read_recording(Path("x.jsonl"))
