@@ -609,6 +609,11 @@ def check_path(path: Path, given: Path) -> None:
         raise CacheError(f"{given} is a directory", hint=f"name a file in it: {given / 'cache.tokens'}")
     if os.path.lexists(given) and not os.path.isfile(path):
         raise CacheError(f"{given} is a device, pipe or socket, or a link that leads nowhere", hint="name a file")
+    try:
+        with suppress(FileNotFoundError):
+            os.stat(path)
+    except OSError as error:
+        raise CacheError(f"{given} cannot be opened ({reason(error)})") from error
 
 
 def check_mark(path: Path, given: Path) -> None:

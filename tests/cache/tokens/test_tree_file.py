@@ -87,9 +87,11 @@ def test_what_is_no_tokens_file_is_refused_and_left_as_it_is(
     assert sorted(os.listdir()) == names and (before is None or FILE.read_bytes() == before)
 
 
-def test_a_missing_folder_is_named() -> None:
+def test_a_missing_folder_and_a_name_that_no_file_can_have_are_named() -> None:
     with pytest.raises(CacheError, match="its folder does not exist"):
         run('"[X]" where len(X) < 3', cache="no/x.tokens")
+    with pytest.raises(CacheError, match="cannot be opened"):
+        run('"[X]" where len(X) < 3', cache=f"{'x' * 300}.tokens")
 
 
 # files and folders that may not be written, full disks, locks
