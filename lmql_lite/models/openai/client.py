@@ -124,7 +124,7 @@ class Client:
 
         async def send() -> Any:
             found = await self._called(call)
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 return json.loads(found.content)
             return found.content.decode("utf-8", "replace")
 
@@ -333,7 +333,7 @@ class AnswerStream:
 
     def _event(self, data: bytes) -> dict[str, Any]:
         """Object of an event. Raises ModelError for anything else, or BrokenOff where asking again may help."""
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found = json.loads(data)
             if isinstance(found, dict):
                 self._found += 1

@@ -114,6 +114,7 @@ def unreachable(address: Address, problem: Problem, timeout: float, tries: int) 
 
 def _details(body: object) -> Mapping[str, Any]:
     """Fields of an error, from any of the forms that errors take."""
+    body = body[0] if isinstance(body, list) and body else body  # Google's
     if isinstance(body, dict) and isinstance(body.get("error"), dict):
         body = body["error"]
     return body if isinstance(body, dict) else {}
