@@ -34,6 +34,8 @@ SIZES: Mapping[Any, Keys] = {
     "object": {">=": "minProperties", "<=": "maxProperties"},
 }
 """Keys of the bounds of a length, by the type of a schema."""
+MAX_ITEMS = 1_000
+"""Most items that a condition on one of them requires."""
 SPECIAL = frozenset("\\.^$*+?{}[]|()")
 """Characters that mean something else in a regular expression."""
 RECORDS = ("model-fields", "dataclass-args", "typed-dict")
@@ -136,6 +138,9 @@ class Narrower:
             case "array", "each", _ if "prefixItems" not in node:
                 items = self.at(node.get("items", True), path[1:], test)
                 return node if items is None else {**node, "items": items}
+            case "array" | "string" as shape, "item", int(number) if not node.keys() & {"enum", "const"}:
+                least = number + 1 if number >= 0 else -number
+                return _within(node, ">=", least, SIZES[shape]) if least <= MAX_ITEMS else node
         return node
 
     def _resolved(self, node: Schema) -> Schema | None:
@@ -146,6 +151,8 @@ class Narrower:
         if not isinstance(target, dict):
             return None
         others = {key: value for key, value in node.items() if key != "$ref"}
+        if others.keys() - {MARK, "title", "description", "default", "examples", "deprecated"}:
+            return None  # both may bound the value
         return {**target, **others, MARK: [*target.get(MARK, ()), *node.get(MARK, ())]}
 
     def _cores(self, node: Schema) -> list[Any] | None:
@@ -182,7 +189,9 @@ class Narrower:
         name, core = fields[key].get("validation_alias", key), fields[key]["schema"]
         if not isinstance(name, str):
             return node
-        is_met = bool(test and not path and "default" in core and _holds(core["default"], test))
+        is_met = not path and (
+            "default" in core and _holds(core["default"], test) if test else core["type"] == "default"
+        )
         return self._property(node, name, path, test, may_lack=is_met)
 
     def _lacking(self, hint: str) -> Schema | None:
@@ -257,7 +266,8 @@ def _tested(node: Schema, cores: list[Any], test: PlaceTest) -> Schema | None:
         case "==" if not test.of_length:
             return _among(node, fitting)
         case "==" if len(fitting) == 1:
-            return _within(_within(node, ">=", fitting[0], SIZES[shape]), "<=", fitting[0], SIZES[shape])
+            found = _within(node, "<=", fitting[0], SIZES[shape])
+            return found and _within(found, ">=", fitting[0], SIZES[shape])
         case "<" | "<=" | ">=" | ">" as relation if keys:
             return _within(node, relation, fitting[0], keys)
     return node
@@ -267,12 +277,13 @@ def _among(node: Schema, values: list[Any]) -> Schema | None:
     return {**{key: node[key] for key in node if key != "const"}, "enum": values} if values else None
 
 
-def _within(node: Schema, relation: str, bound: Any, keys: Keys) -> Schema:
+def _within(node: Schema, relation: str, bound: Any, keys: Keys) -> Schema | None:
     """The node with a bound on its number or its length."""
     if keys is not BOUNDS or node["type"] == "integer":
         low, high = whole_bounds(relation, bound)
         relation, bound = f"{relation[0]}=", low if high is None else high
-        bound = max(bound, 0) if keys is not BOUNDS and relation == ">=" else bound
+        if keys is not BOUNDS and bound < 0:
+            return None if relation == "<=" else node
     key = keys[relation]
     return {**node, key: (max if relation[0] == ">" else min)(node.get(key, bound), bound)}
 

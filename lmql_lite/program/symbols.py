@@ -687,7 +687,7 @@ class PlaceSymbol(Symbol):
         return self.step("attribute", name)
 
     def item(self, key: Any) -> Symbol:
-        if not isinstance(key, str | UnknownValue):
+        if not isinstance(key, str | int | UnknownValue) or not _is_text(key):
             raise Unguided
         return self.step("item", key)
 
@@ -696,22 +696,35 @@ class PlaceSymbol(Symbol):
             raise Unguided
         return replace(self, of_length=True)
 
+    def there(self) -> Term:
+        """The values that have such a place: Python fails for others."""
+        is_known = self.path and not any(step.key is UNKNOWN for step in self.path)
+        return Inside(self.path) if is_known else Constant(True)
+
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
         if value is UNKNOWN or any(step.key is UNKNOWN for step in self.path):
             return Constant(True)
         if relation == "in" and not hasattr(value, "__contains__"):
             raise wrong("a place is one of a list, a set or another collection of values", value)
         if not (holds and self.knows(relation)):
-            raise Unguided
+            return self.there()
         if relation == "in" and isinstance(value, range) and len(value) > 1 and value.step == 1:
             return And((self.term(">=", value[0]), self.term("<=", value[-1])))
-        is_collection = isinstance(value, COLLECTIONS)
-        among = list(value) if is_collection and relation != "==" and len(value) <= MAX_LISTED else [value]
-        among = [each.value if isinstance(each, Enum) else each for each in among]
+        is_collection, is_order = isinstance(value, COLLECTIONS), relation in ORDER
+        is_several = is_collection and relation in ("in", "startswith") and len(value) <= MAX_LISTED
+        among = [  # members may have an order of their own
+            each.value if isinstance(each, Enum) and not (is_order and not isinstance(each, Real | str)) else each
+            for each in (value if is_several else [value])
+        ]
         kinds = str | int | float | datetime.date | datetime.time | None
-        is_known = all(isinstance(each, kinds) and each == each for each in among)
+        is_known = all(isinstance(each, kinds) and each == each and _is_text(each) for each in among)
         if not is_known or (relation == "in" and not is_collection):
-            raise Unguided
+            return self.there()
         if relation == "contains":
             return Inside(self.step("item", among[0]).path)
         return Inside(self.path, PlaceTest("==" if relation == "in" else relation, tuple(among), self.of_length))
+
+
+def _is_text(value: object) -> bool:
+    """False for a text that JSON cannot have."""
+    return not (isinstance(value, str) and re.search("[\ud800-\udfff]", value))

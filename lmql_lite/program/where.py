@@ -362,6 +362,9 @@ class ClauseReading:
     def pair(self, left: Any, relation: str, right: Any, holds: bool) -> Term:
         if isinstance(left, Term) or isinstance(right, Term):
             raise Unguided
+        if isinstance(left, PlaceSymbol) and isinstance(right, PlaceSymbol):
+            self._is_exact = False
+            return And((left.there(), right.there()))
         if isinstance(left, Symbol) and isinstance(right, Symbol):
             raise Unguided
         if relation in NEGATIVE:

@@ -31,6 +31,20 @@ class Level(enum.IntEnum):
     HIGH = 5
 
 
+class Rank(enum.Enum):
+    """The order of the members is not that of their values."""
+
+    LOW = "low"
+    HIGH = "high"
+
+    def __lt__(self, other: Rank) -> bool:
+        return self is Rank.LOW and other is Rank.HIGH
+
+
+class Ranked(pydantic.BaseModel):
+    rank: Rank
+
+
 class P(pydantic.BaseModel):
     name: str
     age: int
@@ -142,7 +156,21 @@ SHARED = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-NAMES = {"Color": Color, "Level": Level, "Decimal": Decimal, "limit": 30, "names": ["Ann", "Bob"], "none": None}
+BESIDE = {
+    "$defs": {"N": {"type": "integer", "minimum": 5}},
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/N", "minimum": 1}},
+    "required": ["a"],
+}
+NAMES = {
+    "Color": Color,
+    "Level": Level,
+    "Rank": Rank,
+    "Decimal": Decimal,
+    "limit": 30,
+    "names": ["Ann", "Bob"],
+    "none": None,
+}
 
 
 def filled(annotation: Any, where: str, wanted: str, **options: Any) -> lq.Result:
@@ -169,6 +197,10 @@ def test_a_condition_on_a_place_allows_each_value_that_meets_it(
 @cases("program/places", "what does not guide is left to python", globals())
 def test_what_does_not_guide_is_left_to_python(annotation: Any, where: str, wanted: str) -> None:
     assert filled(annotation, where, wanted).prompt == wanted
+
+
+def test_a_condition_leaves_the_bounds_of_a_reference_as_they_are() -> None:
+    assert filled(BESIDE, "X['a'] < 90", '{"a": 2}').variables["X"]["a"] >= 5
 
 
 @cases("program/places", "a condition that no value of the type meets is refused by name", globals())
