@@ -112,6 +112,11 @@ class Symbol:
     relations: ClassVar[tuple[str, ...]] = ()
     """Relations that a term can express."""
 
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Values of a type, which have its attributes."""
+        return ()
+
     def knows(self, relation: str) -> bool:
         return relation in self.relations
 
@@ -227,10 +232,15 @@ class TextSymbol(Symbol):
         return self.typed.attribute(name)
 
     def refuse_unknown(self, name: str) -> None:
-        """Raises QueryError for an attribute or a method that a text lacks."""
-        if self.is_text and not hasattr("", name):
-            hint = INSTEAD.get(name.lower()) or did_you_mean(name, [each for each in dir("") if each[0] != "_"])
-            raise QueryError(f"text has no method '{name}'", hint=hint or 'for example X.startswith("a")')
+        """Raises QueryError for an attribute or a method that neither the text nor its value has."""
+        examples = ("", *(self.typed.examples if self.typed else ()))
+        if self.kind or self.is_made or any(hasattr(each, name) for each in examples):
+            return
+        hint = did_you_mean(name, [each for each in dir(examples[-1]) if each[0] != "_"])
+        if self.typed:
+            raise QueryError(f"a value of this type has no attribute '{name}'", hint=hint)
+        hint = INSTEAD.get(name.lower()) or hint or 'for example X.startswith("a")'
+        raise QueryError(f"text has no method '{name}'", hint=hint)
 
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
         match name, given:
@@ -485,6 +495,10 @@ class NumberSymbol(WholeSymbol):
     kind: Kind
 
     @property
+    def examples(self) -> tuple[Any, ...]:
+        return (MADE[self.kind]("0"),)
+
+    @property
     def subject(self) -> str:
         return f"{self.kind}() of a hole"
 
@@ -540,6 +554,10 @@ class MomentSymbol(Symbol):
 
     kind: Literal["date", "datetime", "time"]
     relations = COMPARISONS
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        return (MOMENTS[self.kind].min,)
 
     def holding(self, relation: str, value: Any) -> Term:
         if relation in ORDER or self.kind == "date":
@@ -643,6 +661,10 @@ class ListedSymbol(Symbol):
 
     pairs: tuple[tuple[bytes, Any], ...]
     relations = COMPARISONS
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.pairs)
 
     def holding(self, relation: str, value: Any) -> Term:
         if relation == "in" and not isinstance(value, Iterable):
