@@ -23,6 +23,8 @@ _IMPOSSIBLE = -9999.0
 """Log-probability that servers write for minus infinity, which JSON has no number for."""
 
 _NUMBERS = (int, float)
+_RAN_OUT = ("max_tokens", "max_length", "max_output_tokens", "model_length")
+"""Words of gateways for `length`: a text that was cut counts as whole otherwise."""
 
 Vocabulary = Sequence[bytes | None]
 
@@ -82,7 +84,7 @@ def _choice(event: Mapping[str, Any], vocabulary: Vocabulary) -> Delta:
     return Delta(
         text,
         () if thought and not text else _tokens(choice, vocabulary),
-        finish if isinstance(finish, str) and finish else None,
+        ("length" if finish in _RAN_OUT else finish) if isinstance(finish, str) and finish else None,
         stop if isinstance(stop, str) else None,
         spent,
         thought=thought,
