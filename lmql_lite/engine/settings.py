@@ -279,6 +279,6 @@ def _trace(value: object) -> str:
     if not isinstance(name, str) or os.path.splitext(name)[1].lower() not in TRACES:
         raise InputError(
             f"trace is the name of a file that ends in {', '.join(TRACES[:-1])} or {TRACES[-1]}; this is {value!r}",
-            hint="use run.json for all calls of the model, run.lqrun for replays, or run.html for a report",
+            hint="use run.json for all calls of the model, run.lqrun for the playground, or run.html for a report",
         )
     return name

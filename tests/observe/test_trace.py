@@ -205,7 +205,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_asked(session: lq.Ses
 def test_the_suffix_says_what_is_written(session: lq.Session, name: Any) -> None:
     with pytest.raises(lq.InputError, match=r"ends in \.json, \.lqrun or \.html") as refused:
         lq.run_sync(QUERY, model=lq.ScriptedModel(LIST), session=session, trace=name)
-    assert refused.value.hint and "run.lqrun for replays" in refused.value.hint
+    assert refused.value.hint and "run.lqrun for the playground" in refused.value.hint
 
 
 def test_an_old_certificate_stays_until_the_new_one_is_whole(session: lq.Session) -> None:
