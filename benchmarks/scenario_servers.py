@@ -71,7 +71,7 @@ class Speaker(ScriptedModel):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a server has counted. `most_open`: requests that were open at once."""
+    """Counts of a server. `most_open`: requests that were open at once."""
 
     requests: int = 0
     tokens: int = 0

@@ -122,7 +122,7 @@ class Lmql:
 
 
 class Bounds(NamedTuple):
-    """What a cold run is held to."""
+    """Limits of a cold run."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -270,7 +270,7 @@ def joke(table: Table, house: House) -> None:
 
 
 def printed(near: Near, source: str, folder: str) -> str:
-    """What a process prints that runs the query."""
+    """Output of a process that runs the query."""
     Path(folder, "joke.lq").write_text(source, "utf-8")
     command = [sys.executable, "-m", "lmql_lite", "run", "joke.lq", "--model", f"openai/{near.served.config.model}"]
     env = os.environ | {"OPENAI_BASE_URL": near.base_url, "OPENAI_API_KEY": "none", "PYTHONPATH": str(ROOT)}

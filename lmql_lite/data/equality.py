@@ -39,7 +39,7 @@ _AROUND = [
         r"(?P<inside>.*[^\W\d_])!+",
     )
 ]
-"""What may surround an answer: quotes, brackets around one thing, emphasis, a mark of a list, and marks behind it."""
+"""Surroundings of an answer: quotes, brackets around one thing, emphasis, a mark of a list, and marks behind it."""
 _UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
