@@ -1,4 +1,4 @@
-"""What a person sees of a run: text, tokens, tree, ledger, log; and what the page does with files."""
+"""The views of a run in the page: text, tokens, tree, ledger, log; and its files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_second_run_asks_the_model_nothing(server: Server, open_tab: Open) -> 
 
 
 def labels(tab: Tab, kind: str) -> list[str]:
-    """What the parts of the tree of a kind are called."""
+    """Names of the parts of the tree of a kind."""
     return tab.page.locator(f"#trie .run{kind}").evaluate_all("parts => parts.map((part) => part.ariaLabel)")
 
 

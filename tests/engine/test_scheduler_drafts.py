@@ -1,4 +1,4 @@
-"""What the model scores ahead of a run: drafts from the tree. Only speed changes."""
+"""Drafts from the tree, which the model scores ahead of a run. Only speed changes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class ThoughtFilter:
 
     def __init__(self) -> None:
         self._held = Delta()
-        """What may be the beginning of a mark."""
+        """The end of the text that may begin a mark."""
         self._stage: Literal["begin", "thoughts", "blanks", "answer"] = "begin"
 
     def split(self, delta: Delta) -> Delta:
