@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from importlib import import_module
-from types import FrameType
 
 import click
 
 from lmql_lite import __version__
+from lmql_lite.apps.interruption import interrupt
 from lmql_lite.apps.terminal import COLOUR, INTERRUPTED, write_error
 from lmql_lite.errors import did_you_mean
 
@@ -88,7 +88,6 @@ def lq() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The command, by default with the process's own arguments. A closed pipe ends it quietly, Ctrl-C with 130."""
     try:
-        # asyncio's own handler only asks the task to stop, which Python in a long loop never hears
         signal.signal(signal.SIGINT, interrupt)
         lq(arguments, prog_name="lq", standalone_mode=False)
     except click.ClickException as error:
@@ -100,12 +99,3 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         # the reader left; without this Python complains once more when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def interrupt(signal_number: int, frame: FrameType | None) -> None:
-    import logging
-
-    # Both would show where a task or a coroutine of the run was when the signal came.
-    logging.getLogger("asyncio").disabled = True
-    sys.unraisablehook = lambda unraisable: None
-    raise KeyboardInterrupt

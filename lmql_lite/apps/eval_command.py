@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import os
@@ -20,6 +19,7 @@ from lmql_lite import __version__
 from lmql_lite.apps.eval_options import EvalOptions, eval_options
 from lmql_lite.apps.eval_results import compare_runs, export, show
 from lmql_lite.apps.eval_views import NOT_REACHED, RUN_PATH, Progress, report_lines
+from lmql_lite.apps.interruption import until_interrupted
 from lmql_lite.apps.plan_view import plan_lines, plan_object
 from lmql_lite.apps.status_line import StatusLine
 from lmql_lite.apps.terminal import (
@@ -135,7 +135,7 @@ def _evaluated(job: EvalJob, folder: RunFolder, run: Coroutine[Any, Any, Tally])
 
     status = "stopped"
     try:
-        tally = asyncio.run(run)
+        tally = until_interrupted(run)
         status = FINISHED
     except KeyboardInterrupt:
         answered = {(each["id"], each["repeat"]) for each in attempts_in(folder.path) if not each.get("error")}

@@ -7,6 +7,7 @@ import os
 
 import click
 
+from lmql_lite.apps.interruption import until_interrupted
 from lmql_lite.apps.terminal import BASE_URL, JSON, TIMEOUT, note, reporting, write, write_object
 from lmql_lite.errors import ModelError
 
@@ -32,7 +33,7 @@ def models(base_url: str | None, timeout: float | None, as_json: bool) -> None:
     models, and its deployments have other names.
     """
     with reporting(as_json):
-        found = asyncio.run(_found(base_url, timeout))
+        found = until_interrupted(_found(base_url, timeout))
         write_object({"models": found}) if as_json else write("\n".join(found))
         if base_url is None and "smol" not in found:
             from lmql_lite.models.model_files import SMOL_REMEDY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from lmql_lite.apps.interruption import until_interrupted
 from lmql_lite.apps.progress import streaming, watching
 from lmql_lite.apps.results import as_object, as_shown, usage_line
 from lmql_lite.apps.terminal import (
@@ -162,7 +162,7 @@ def run(
 def interruptible(run: Coroutine[Any, Any, Finished], watcher: Watcher) -> Finished:
     """Runs to the end. Where Ctrl-C ends it, the files that keep what was answered are named."""
     try:
-        return asyncio.run(run)
+        return until_interrupted(run)
     except KeyboardInterrupt:
         from lmql_lite.engine.session import default_session
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing, redirect_stdout
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from lmql_lite.apps.interruption import until_interrupted
 from lmql_lite.apps.junit import JUnitCase, write_junit
 from lmql_lite.apps.terminal import (
     BASE_URL,
@@ -64,7 +64,7 @@ def test(
         done: list[tuple[CaseFile, list[CaseResult], Recording]] = []
         for file in files:
             with redirect_stdout(sys.stderr):
-                done.append((file, *asyncio.run(_results(file, chosen, record))))
+                done.append((file, *until_interrupted(_results(file, chosen, record))))
             if not as_json:
                 put(printable("\n".join(_lines(*done[-1][:2])) + "\n"))
         if junit is not None:
