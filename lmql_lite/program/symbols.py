@@ -743,7 +743,7 @@ class PlaceSymbol(Symbol):
         if not is_known or (relation == "in" and not is_collection):
             return self.there()
         if relation == "contains":
-            return Inside(self.step("item", among[0]).path)
+            return Inside(self.step("item", among[0]).path) if isinstance(among[0], str) else self.there()
         return Inside(self.path, PlaceTest("==" if relation == "in" else relation, tuple(among), self.of_length))
 
 
