@@ -56,10 +56,11 @@ class Particles(BeamSearch):
         """Each moving branch takes a token, or is given up. Exceptions of the query pass through, and a ConstraintError
         is raised only if no branch is left."""
         moving = self.moving()
+        filled = moving[0].branch.filled
         await self._to_questions(moving)
         await self._give_up_lost()
         moving = [beam for beam in self.live if beam in moving]
-        await self._all(question for beam in moving for question in self._questions(beam))
+        await self._all(question for beam in moving for question in self._questions(beam, filled))
         await self._give_up_lost()
         await self._give_up(*(beam for beam in self.live if self._total(beam) == -math.inf))
         self.best_beams += [beam for beam in self.live if beam.branch.is_over]
@@ -83,9 +84,11 @@ class Particles(BeamSearch):
 
     # A round --------------------------------------------------------------------------------------------------------
 
-    def _questions(self, beam: Beam) -> list[Awaitable[None]]:
-        """The questions of a branch. Those of all branches are asked in one tick, and so in one pass."""
-        looks = [] if beam.branch.is_over else [self._tried(beam, self._look_ahead(beam))]
+    def _questions(self, beam: Beam, filled: int) -> list[Awaitable[None]]:
+        """The questions of a branch. Those of all branches are asked in one tick, and so in one pass. A branch that has
+        filled more than the holes of this round only pays for the text before its next hole."""
+        is_here = not beam.branch.is_over and beam.branch.filled == filled
+        looks = [self._tried(beam, self._look_ahead(beam))] if is_here else []
         return [*looks, self._weigh(beam)]
 
     async def _look_ahead(self, beam: Beam) -> None:
