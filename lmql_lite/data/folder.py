@@ -20,7 +20,7 @@ from lmql_lite.data.job import Scoring, continued
 from lmql_lite.errors import CacheError, InputError
 from lmql_lite.redaction import redacted
 from lmql_lite.store.files import TEMPORARY_PREFIX, replace_file, try_lock
-from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, ended, line_of, opening, read_lines
+from lmql_lite.store.log import ATTEMPT, SCHEMA, GroupCommit, LogWriter, line_of, opening, read_lines
 
 ROWS, RUN, REPORT = "rows.jsonl", "run.json", "report.json"
 RUNNING, FINISHED = "running", "finished"
@@ -143,7 +143,7 @@ class RunFolder:
     async def add(self, record: Mapping[str, Any]) -> None:
         """Appends an attempt; returns when the disk has it, or has refused it."""
         line = line_of({"kind": ATTEMPT, "schema": SCHEMA, **record})
-        await ended(self._group.add([line]))
+        await self._group.add([line]).ended()
 
     def _write(self, lines: list[bytes]) -> None:
         self._waiting += lines

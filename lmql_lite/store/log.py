@@ -200,6 +200,29 @@ class LogWriter:
         self._file.close()
 
 
+class Shared(Future[Any]):
+    """Future that callers on any threads and event loops wait for, and never cancel. Tasks of one loop are woken
+    together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    async def ended(self) -> None:
+        """Waits on the running event loop until there is a result or an error."""
+        loop = asyncio.get_running_loop()
+        event = self._events.get(loop)
+        if event is None:
+            event = self._events[loop] = asyncio.Event()
+            self.add_done_callback(lambda _: _wake(loop, event))
+        await event.wait()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+        loop.call_soon_threadsafe(event.set)
+
+
 class GroupCommit(Generic[Item]):
     """Thread that writes items of many callers: those that arrive while one group is written form the next group.
 
@@ -211,47 +234,35 @@ class GroupCommit(Generic[Item]):
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lmql-lite-log")
         self._waiting: list[Item] = []
-        self._future: Future[None] | None = None
+        self._group: Shared | None = None
         """The write of the waiting items; None if there are none."""
 
-    def add(self, items: list[Item]) -> Future[None]:
+    def add(self, items: list[Item]) -> Shared:
         """Adds items to the next group. The future ends after its write, with its error, if any."""
         with self._lock:
             self._waiting += items
-            if self._future is not None:
-                return self._future
+            if self._group is not None:
+                return self._group
+            group = self._group = Shared()
             with suppress(RuntimeError):  # the interpreter is shutting down, and starts no threads
-                self._future = self._thread.submit(self._flush)
-                return self._future
-        future = Future[None]()
-        try:
-            self._flush()
-        except OSError as error:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-        return future
+                self._thread.submit(self._flush, group)
+                return group
+        self._flush(group)
+        return group
 
-    def _flush(self) -> None:
+    def _flush(self, group: Shared) -> None:
         with self._lock:
-            items, self._waiting, self._future = self._waiting, [], None
-        self._write(items)
+            items, self._waiting, self._group = self._waiting, [], None
+        try:
+            self._write(items)
+        except BaseException as error:
+            group.set_exception(error)
+        else:
+            group.set_result(None)
 
     def close(self) -> None:
         """Waits until all items are written."""
         self._thread.shutdown()
-
-
-async def ended(future: Future[Any]) -> None:
-    """Waits for a future of any thread without ever cancelling it."""
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
-            loop.call_soon_threadsafe(event.set)
-
-    future.add_done_callback(wake)
-    await event.wait()
 
 
 def rewrite(path: Path, lines: Iterator[bytes]) -> int:

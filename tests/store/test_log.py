@@ -19,7 +19,6 @@ from lmql_lite.store.log import (
     ForeignFile,
     GroupCommit,
     LogWriter,
-    ended,
     line_of,
     opening,
     read_lines,
@@ -86,7 +85,7 @@ def test_64_callers_at_once_need_few_syncs(tmp_path: Path, monkeypatch: pytest.M
     async def tasks() -> None:
         async def add(number: int) -> None:
             for place in range(10):
-                await ended(future := group.add([attempt(number * 10 + place)]))
+                await (future := group.add([attempt(number * 10 + place)])).ended()
                 future.result()
 
         await asyncio.gather(*map(add, range(64)))

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from lmql_lite.store.log import (
     SUFFIX,
     GroupCommit,
     LogWriter,
-    ended,
+    Shared,
     line_of,
     opening,
     refuse_foreign,
@@ -120,9 +120,9 @@ class CacheCall:
     """Keys that this call asks for, so that others wait for it."""
     elsewhere: list[Asked] = field(default_factory=list)
     """Questions that other calls ask, whose ends are `others`."""
-    others: list[Future[Any]] = field(default_factory=list)
+    others: list[Shared] = field(default_factory=list)
     answered: int = 0
-    writes: set[Future[None]] = field(default_factory=set)
+    writes: set[Shared] = field(default_factory=set)
 
     def note(self, question: Asked, answer: Any) -> None:
         """Stores the answer to a question for all its requests."""
@@ -186,7 +186,7 @@ class ResponseCache:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         """Held while a group is written, and while the files are taken away from the cache."""
-        self._asked: dict[str, Future[Any] | None] = {}
+        self._asked: dict[str, Shared | None] = {}
         """Keys that are being asked for, with the answer that other calls wait for, if any do."""
         self._counts = dict.fromkeys(
             ("hits", "misses", "skipped_non_deterministic", "shared", "rejected", "unkeyed", "not_kept"), 0
@@ -420,7 +420,7 @@ class ResponseCache:
                 return True
             if any(key in each.leads for each in _CALLS.get()):  # a model that asks the cache must not wait for itself
                 return True
-            end = self._asked[key] = self._asked[key] or Future()
+            end = self._asked[key] = self._asked[key] or Shared()
         call.elsewhere.append(question)
         call.others.append(end)
         return False
@@ -691,6 +691,6 @@ def _check_number(count: int, expected: int, *, is_end: bool = False) -> None:
         )
 
 
-async def _all_ended(futures: Iterable[Future[Any]]) -> None:
+async def _all_ended(futures: Iterable[Shared]) -> None:
     for each in list(futures):
-        await ended(each)
+        await each.ended()

@@ -47,7 +47,7 @@ def canonical(value: Any) -> Any:
 
 
 def compact(value: Any) -> str:
-    return _encode(value)
+    return str(value) if type(value) is int else _encode(value)  # an encoder is made anew for all but texts
 
 
 def digest(data: Any) -> str:

@@ -254,13 +254,10 @@ class KeyMaker:
             options = canonical_options(given)
             if sampling is None:
                 task = request.task_name
-                # two texts, because the keys of caches on disk have this order
-                begin = compact({"did": doc_id, "idx": idx})
-                rest = compact({"gk": options, "mf": self._model, "rt": request_type,
-                                "tf": self.task_fingerprint(task), "tn": task, "v": f"lmql-{KEY_VERSION}",
-                                "x": [_OPTIONS if each is given else canonical(each)
-                                      for each in request.args]})  # fmt: skip
-                key = hashlib.sha256(f"{begin[:-1]},{rest[1:]}".encode()).hexdigest()
+                parts = {"did": doc_id, "gk": options, "idx": idx, "mf": self._model, "rt": request_type,
+                         "tf": self.task_fingerprint(task), "tn": task, "v": f"lmql-{KEY_VERSION}",
+                         "x": [_OPTIONS if each is given else canonical(each) for each in request.args]}  # fmt: skip
+                key = hashlib.sha256(compact(parts).encode()).hexdigest()
                 return Keyed(key, doc_id, idx, options, True)
         except RecursionError:
             problem = "a request is nested too deeply for a key"

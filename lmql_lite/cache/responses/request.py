@@ -18,6 +18,7 @@ SAMPLING = frozenset(("temperature", "dosample", "n", "bestof", "numreturnsequen
 """Options that decide about sampling, without case and separators."""
 OPTIONS_AS_TEXT = ("args", "body", "config", "kwargs", "options", "params")
 """Ends of the names of texts that hold options, without case and separators."""
+_LEAVES = (str, bytes, int, float, type, type(None))
 _OPTION = re.compile(r"([\w-]+)\s*[=:]\s*([^,;\s]+)")
 NOT_OPTIONS = frozenset(
     ("messages", "prompt", "input", "content", "contents", "tools", "functions", "toolchoice", "responseformat",
@@ -131,10 +132,14 @@ def why_sampling(request_type: str, options: Any, default_temperature: float) ->
 
 def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Options that decide about sampling, at any depth of dicts, lists and objects such as `SamplingParams`."""
-    if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
+    if isinstance(value, _LEAVES) or id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, Mapping):
+    if isinstance(value, list | tuple):
+        for each in value:
+            if not isinstance(each, _LEAVES):
+                yield from _sampling_options(each, seen)
+    elif isinstance(value, dict | Mapping):
         if "role" in value:  # a turn of a chat, whose text is not an option
             return
         for name, each in value.items():
@@ -143,11 +148,8 @@ def _sampling_options(value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
                 yield plain, each
             elif isinstance(each, str) and plain.endswith(OPTIONS_AS_TEXT):
                 yield from _sampling_options(_read(each), seen)
-            elif plain not in NOT_OPTIONS:
+            elif not isinstance(each, _LEAVES) and plain not in NOT_OPTIONS:
                 yield from _sampling_options(each, seen)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _sampling_options(each, seen)
     elif isinstance(value, partial):
         yield from _sampling_options((value.args, value.keywords), seen)
     elif not callable(value):

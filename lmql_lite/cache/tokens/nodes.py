@@ -20,7 +20,8 @@ class Node:
     """
 
     __slots__ = (
-        "__weakref__", "below", "entered", "entries", "freed", "hash", "looked", "number", "parent", "pinned", "token",
+        "__weakref__", "below", "entered", "entries", "freed", "hash", "looked", "number", "parent", "pinned", "place",
+        "token",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, token: int, number: int, freed: deque[Freed]) -> None:
@@ -32,6 +33,8 @@ class Node:
         self.below: dict[int, ReferenceType[Node]] | None = None
         self.hash = 0
         """Hash of the path; 0 until it is asked for."""
+        self.place = 0
+        """Hash of the path by which its rows are found; 0 until it is asked for."""
         self.entries: dict[Question, Entry] | None = None
         self.pinned = 0
         """Pins of this node, and children on the path to a pin."""

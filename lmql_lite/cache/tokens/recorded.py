@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.rows import (
     VOCABULARY,
     ModelName,
@@ -28,6 +27,7 @@ from lmql_lite.cache.tokens.rows import (
     TreeRow,
     kind_of,
     packed_tokens,
+    place_below,
     row_length,
     unpacked_row,
     unpacked_tokens,
@@ -96,7 +96,7 @@ def _stored(record: Mapping[str, Any]) -> Stored:
     model = ModelName(str(record["fingerprint"]), str(record["model"]), int(record["vocabulary"]))
     place, parent = int(record["place"], 16), int(record["parent"], 16)
     tokens = [int(each) for each in record["tokens"]]
-    if reduce(mix, tokens, parent) != place:
+    if reduce(place_below, tokens, parent) != place:
         raise ValueError("the tokens do not lead to the place")
     value = b64decode(record["value"], validate=True)
     row = TreeRow(place, bytes.fromhex(record["question"]), parent, packed_tokens(tokens), value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import struct
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
+from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.nodes import SCORES, Answer, Entry, Question, ScoreEntry
 from lmql_lite.cache.tokens.outcomes import Outcomes
 from lmql_lite.cache.tokens.scores import TopK
@@ -39,6 +39,21 @@ INSIDE = 1.0
 _HEAD = struct.Struct("<fH")
 _ANSWER = struct.Struct("<if")
 _PLACE = struct.Struct("<QQQ")
+_IDS, _FLOATS = np.dtype("<i4"), np.dtype("<f4")
+_REGION = 0xFFFF << 48
+"""Bits of a place that most tokens leave as they are."""
+_NEW_REGION = 15
+"""Bits of a place that are 0 where a region begins: one in 16."""
+
+
+def place_below(place: int, token: int) -> int:
+    """Hash of a path from that of the path without its last token; 0 is the root. Equal in every process.
+
+    The upper bits change once in 16 tokens, so that the rows of one run are near each other in an index: a write
+    changes a few of its pages, not one for each row.
+    """
+    below = mix(place, token)
+    return place & _REGION | below & ~_REGION if below & _NEW_REGION else below
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +86,10 @@ class TreeRow(NamedTuple):
     value: bytes
     vocabulary: int = 0
 
-    def checksum(self, model: ModelName) -> int:
-        """Checksum of everything that an answer depends on."""
+    def checksum(self, model: int) -> int:
+        """Checksum of everything that an answer depends on. `model` is that of the model."""
         head = _PLACE.pack(self.place, self.parent, len(self.question) << 32 | len(self.tokens))
-        return crc32(self.value, crc32(self.tokens, crc32(self.question, crc32(head, model.checksum))))
+        return crc32(b"".join((head, self.question, self.tokens, self.value)), model)
 
 
 class RowError(ValueError):
@@ -93,32 +108,25 @@ def unsigned(number: int) -> int:
 def packed_tokens(tokens: Sequence[int]) -> bytes:
     """Tokens in the fewest bytes each that hold the largest: 1, 2 or 4."""
     most = max(tokens, default=0)
-    kind = "B" if most < 1 << 8 else "H" if most < 1 << 16 else "i"
-    numbers = array(kind, tokens)
-    if kind != "B" and _IS_BIG:
-        numbers.byteswap()
-    return bytes((numbers.itemsize,)) + numbers.tobytes()
+    size, kind = (1, "B") if most < 1 << 8 else (2, "H") if most < 1 << 16 else (4, "i")
+    return struct.pack(f"<B{len(tokens)}{kind}", size, *tokens)
 
 
-_IS_BIG = array("H", [1]).tobytes() == b"\0\1"
 _KINDS = {1: "B", 2: "H", 4: "i"}
 
 
-def unpacked_tokens(data: bytes) -> Sequence[int]:
+def unpacked_tokens(data: bytes) -> tuple[int, ...]:
     """The tokens of `packed_tokens`. Raises RowError."""
-    kind = _KINDS.get(data[0] if data else 0)
-    if kind is None or (len(data) - 1) % data[0]:
+    size = data[0] if data else 0
+    if size not in _KINDS or (len(data) - 1) % size:
         raise RowError("the path of an entry is not a list of tokens")
-    numbers = array(kind, data[1:])
-    if kind != "B" and _IS_BIG:
-        numbers.byteswap()
-    return numbers
+    return struct.unpack_from(f"<{(len(data) - 1) // size}{_KINDS[size]}", data, 1)
 
 
 def packed_scores(entry: ScoreEntry) -> bytes:
     """Value of a row of scores."""
     top = entry.top_k()
-    ids, logprobs = top.ids.astype("<i4", copy=False), top.logprobs.astype("<f4", copy=False)
+    ids, logprobs = top.ids.astype(_IDS, copy=False), top.logprobs.astype(_FLOATS, copy=False)
     return _HEAD.pack(top.rest, top.ids.size) + ids.tobytes() + logprobs.tobytes() + _packed_onward(entry.onward)
 
 
@@ -200,8 +208,10 @@ def kind_of(row: TreeRow) -> str:
 
 
 def row_length(row: TreeRow) -> int:
-    """Number of tokens in a row. Raises RowError."""
-    return len(unpacked_row(row)[1].tokens)
+    """Number of tokens in a sound row: one, and those of a server's token after it, which have a byte each."""
+    end = _ANSWER.size if row.question else _HEAD.size + 8 * _HEAD.unpack_from(row.value)[1]
+    onward = len(row.value) - end
+    return onward if onward and row.value[end] else 1
 
 
 def packed_question(question: Question) -> bytes:

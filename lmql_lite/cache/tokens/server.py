@@ -246,7 +246,7 @@ class TreeServer(Rows):
             place, end = int(key.partition(b":")[0], 16), _ROW.size + tokens
             tail = value[_ROW.size : end], value[end:]
             row = TreeRow(place, question, parent, *tail, model.vocabulary_size)
-            if len(row.value) == size and row.checksum(model) == checksum:
+            if len(row.value) == size and row.checksum(model.checksum) == checksum:
                 return row
         self._connection.notices.add(f"{self._connection.url} holds damaged rows, which are misses")
         return None
@@ -269,7 +269,7 @@ def _key(fingerprint: str, place: int) -> str:
 
 
 def _packed(model: ModelName, row: TreeRow, written: int) -> bytes:
-    head = _ROW.pack(row.parent, written, len(row.tokens), len(row.value), row.checksum(model))
+    head = _ROW.pack(row.parent, written, len(row.tokens), len(row.value), row.checksum(model.checksum))
     return head + row.tokens + row.value
 
 

@@ -22,7 +22,7 @@ from lmql_lite.cache.tokens.rows import (
     packed_entry,
     packed_question,
     packed_tokens,
-    row_length,
+    place_below,
     unpacked_row,
     unpacked_tokens,
 )
@@ -190,7 +190,14 @@ class TokenTree:
 
     def path_hash(self, node: Node) -> int:
         """Hash of 64 bits that depends only on the token ids of the path, and is equal in every process (S3)."""
-        return _path_hash(node)
+        way = []
+        while not node.hash and node.parent is not None:
+            way.append(node)
+            node = node.parent
+        found = node.hash
+        for each in reversed(way):
+            found = each.hash = mix(found, each.token)
+        return found
 
     def nodes_to(self, node: Node) -> Iterator[Node]:
         """The nodes from `node` up to the root, without the root."""
@@ -212,7 +219,7 @@ class TokenTree:
         path = self.path(node)
         if self._rows is None:
             return Difference((), path[0] if path else None, ())
-        places = {_path_hash(each): depth for depth, each in enumerate(reversed([*self.nodes_to(node), self.root]))}
+        places = {_place_of(each): depth for depth, each in enumerate(reversed([*self.nodes_to(node), self.root]))}
         with self._lock:
             onward = self._rows.onward(self.fingerprint, places.keys())
         depth, stored = 0, dict[int, None]()
@@ -429,12 +436,12 @@ class TokenTree:
         """Rows at nodes whose way is that of the node (law 5). The rows above, as far as they are there, are compared
         once."""
         assert self._rows is not None
-        places = {_path_hash(node): node for node in nodes}
+        places = {_place_of(node): node for node in nodes}
         found: dict[Node, list[TreeRow]] = {}
         for row in self._rows.rows(self.fingerprint, list(places)):
             node = places[row.place]
             above = _place_above(node, row)
-            if above is not None and _path_hash(above) == row.parent and self._stands(above):
+            if above is not None and _place_of(above) == row.parent and self._stands(above):
                 found.setdefault(node, []).append(row)
         return found
 
@@ -442,7 +449,7 @@ class TokenTree:
         """True if the rows at a node and above it do not contradict its path."""
         assert self._rows is not None
         while node.parent is not None and node.looked < 0:
-            rows = self._rows.rows(self.fingerprint, [_path_hash(node)])
+            rows = self._rows.rows(self.fingerprint, [_place_of(node)])
             above = [place for row in rows if (place := _place_above(node, row)) is not None]
             if not above:
                 return not rows
@@ -515,14 +522,15 @@ class TokenTree:
         a refresh replaced meanwhile."""
         assert self._rows is not None, "there is something to write to"
         with self._lock:
-            unsure = [node for node in dirty.nodes if node not in dirty.replaced and self._may_be_old(node)]
+            asked = dirty.nodes if self._rows.void else []
+            unsure = [node for node in asked if node not in dirty.replaced and self._may_be_old(node)]
             for node, rows_there in (self._rows_at(unsure) if unsure else {}).items():
                 if self._is_contradicted(node, rows_there, dirty):
                     dirty.drop({node})
                     self._drop(node)
             nodes = set(dirty.nodes)
             rows = [
-                TreeRow(_path_hash(node), packed_question(question), *_way_to(node, nodes), packed_entry(entry))
+                TreeRow(_place_of(node), packed_question(question), *_way_to(node, nodes), packed_entry(entry))
                 for (node, question), entry in dirty.entries.items()
             ]
             for node in nodes:
@@ -530,8 +538,9 @@ class TokenTree:
             for node, question in dirty.entries:
                 if question not in (node.entries or ()):
                     node.looked = -1  # it was evicted, and is read from the rows when it is asked for
-            replaced = [_path_hash(node) for node in dirty.replaced]
-            return RowBatch(rows, replaced, max(map(row_length, rows), default=1))
+            replaced = [_place_of(node) for node in dirty.replaced]
+            longest = max((1 + len(entry.onward) for entry in dirty.entries.values()), default=1)
+            return RowBatch(rows, replaced, longest)
 
     def replace_with(self, fresh: TokenTree) -> None:
         """Replaces all entries at the nodes of another tree's new entries by those."""
@@ -666,17 +675,18 @@ def _way_to(node: Node, nodes: Set[Node]) -> tuple[int, bytes]:
         node = node.parent
         if node in nodes:
             break
-    return _path_hash(node), packed_tokens(tokens[::-1])
+    return _place_of(node), packed_tokens(tokens[::-1])
 
 
-def _path_hash(node: Node) -> int:
+def _place_of(node: Node) -> int:
+    """Hash of the path by which the rows of a node are found."""
     way = []
-    while not node.hash and node.parent is not None:
+    while not node.place and node.parent is not None:
         way.append(node)
         node = node.parent
-    found = node.hash
+    found = node.place
     for each in reversed(way):
-        found = each.hash = mix(found, each.token)
+        found = each.place = place_below(found, each.token)
     return found
 
 

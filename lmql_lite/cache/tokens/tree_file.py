@@ -20,7 +20,7 @@ from lmql_lite.errors import CacheError
 from lmql_lite.store.files import COMPANIONS, is_on_network, set_aside
 
 APPLICATION = int.from_bytes(b"lqtk")
-VERSION = 3
+VERSION = 4
 LOCK_SECONDS = 30.0
 """Seconds that a writer waits for another one before it goes on without writing."""
 LOOK_SECONDS = 0.05
@@ -207,6 +207,8 @@ class TreeFile(Rows):
             raise CacheError(
                 f"{self._given} was written by a newer lmql-lite", hint="update lmql-lite, or name another file"
             )
+        elif version < VERSION:
+            raise _of_old_format(self._given)
         database.execute("SELECT version FROM state").fetchone()
 
     def _recovered(self, error: sqlite3.DatabaseError) -> bool:
@@ -325,7 +327,7 @@ class TreeFile(Rows):
             if self._reader is not None and (model := self._model(self._reader, fingerprint)) is not None:
                 found = self._reader.execute(f"{_EVERY} WHERE model = ? ORDER BY id DESC LIMIT ?", (model[0], most))
                 rows = [(stored_row(columns), checksum) for _, _, _, checksum, *columns in found]
-                return [row for row, checksum in reversed(rows) if row and row.checksum(model[1]) == checksum]
+                return [row for row, checksum in reversed(rows) if row and row.checksum(model[1].checksum) == checksum]
         return []
 
     def stored(self) -> Iterator[Stored]:
@@ -340,7 +342,7 @@ class TreeFile(Rows):
                 written = dict(database.execute("SELECT id, written FROM run"))
                 for number, model, run, checksum, *columns in self._every(database):
                     row = stored_row(columns)
-                    if row is None or model not in models or row.checksum(models[model]) != checksum:
+                    if row is None or model not in models or row.checksum(models[model].checksum) != checksum:
                         self.damaged.add(number)
                     else:
                         yield models[model], written.get(run, 0), row
@@ -380,7 +382,7 @@ class TreeFile(Rows):
 
     def _row(self, model: ModelName, found: tuple[Any, ...]) -> TreeRow | None:
         row = stored_row(found[1:6])
-        if row is None or row.checksum(model) != found[6]:
+        if row is None or row.checksum(model.checksum) != found[6]:
             self.damaged.add(found[0])
             self._note_damage()
             return None
@@ -519,6 +521,7 @@ class TreeFile(Rows):
         """Adds rows of a model as those of one run, in a transaction. Returns the number of the run. Rows that answer a
         question again are left out."""
         number, stored = self._model_number(database, model, longest)
+        checksum = stored.checksum
         first = database.execute("SELECT ifnull(max(id), 0) + 1 FROM entry").fetchone()[0]
         run = database.execute("SELECT ifnull(max(seq), 0) + 1 FROM sqlite_sequence").fetchone()[0]
         database.execute(
@@ -529,7 +532,7 @@ class TreeFile(Rows):
             [
                 (
                     number, signed(row.place), row.question, signed(row.parent), row.tokens, run, row.value,
-                    row.checksum(stored),
+                    row.checksum(checksum),
                 )
                 for row in rows
             ],
@@ -627,10 +630,7 @@ def check_mark(path: Path, given: Path) -> None:
     if head[68:72] == APPLICATION.to_bytes(4):
         return
     if head.startswith(_OLD_MARK):
-        raise CacheError(
-            f"{given} was written by an earlier lmql-lite, in a format that is no longer read",
-            hint="remove it, or name another file: a run asks the model again",
-        )
+        raise _of_old_format(given)
     if head.startswith(b'{"kind":"'):
         raise CacheError(
             f"{given} is a recording, not a .tokens file",
@@ -639,6 +639,13 @@ def check_mark(path: Path, given: Path) -> None:
     raise CacheError(
         f"{given} is not a .tokens file, or is damaged beyond recognition",
         hint="it was not changed; name another file for the cache, or remove this one",
+    )
+
+
+def _of_old_format(given: Path) -> CacheError:
+    return CacheError(
+        f"{given} was written by an earlier lmql-lite, in a format that is no longer read",
+        hint="remove it, or name another file: a run asks the model again",
     )
 
 

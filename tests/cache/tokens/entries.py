@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.inspect import read_file
 from lmql_lite.cache.tokens.nodes import SCORES, Entry, Question
 from lmql_lite.cache.tokens.rows import (
@@ -16,13 +15,14 @@ from lmql_lite.cache.tokens.rows import (
     packed_entry,
     packed_question,
     packed_tokens,
+    place_below,
     unpacked_scores,
 )
 
 
 def stored(model: ModelName, path: Sequence[int], entry: Entry, question: Question = SCORES) -> Stored:
     """The row of an entry, with its whole path."""
-    row = TreeRow(reduce(mix, path, 0), packed_question(question), 0, packed_tokens(path), packed_entry(entry))
+    row = TreeRow(reduce(place_below, path, 0), packed_question(question), 0, packed_tokens(path), packed_entry(entry))
     return model, 9, row
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.inspect import chosen, write_new
 from lmql_lite.cache.tokens.nodes import Answer, ScoreEntry
 from lmql_lite.cache.tokens.recorded import line_of_row, read_recording
-from lmql_lite.cache.tokens.rows import ModelName, Stored
+from lmql_lite.cache.tokens.rows import ModelName, Stored, place_below
 from lmql_lite.cache.tokens.scores import TopK
 from lmql_lite.cache.tokens.text import quoted, spelled, visible
 from lmql_lite.errors import CacheError
@@ -102,7 +101,7 @@ def test_what_is_exported_are_plain_values() -> None:
     lines = [line_of_row(each) for each in rows]
     who = {"schema": 1, "model": "some", "fingerprint": MODEL.fingerprint, "vocabulary": 1536, "written": 9}
     root = who | {"place": "0" * 16, "parent": "0" * 16, "tokens": [], "question": QUESTION.hex()}
-    below = who | {"place": f"{mix(0, 2):016x}", "parent": "0" * 16, "tokens": [2], "question": ""}
+    below = who | {"place": f"{place_below(0, 2):016x}", "parent": "0" * 16, "tokens": [2], "question": ""}
     values = [b64encode(row.value).decode() for *_, row in rows]
     assert [{name: value for name, value in json.loads(line).items() if name != "crc32"} for line in lines] == [
         below | {"kind": "top-k", "logprob": -0.5, "value": values[0]},

@@ -51,10 +51,10 @@ def foreign_database(path: Path) -> None:
         database.execute("CREATE TABLE notes (text TEXT)")
 
 
-def newer(path: Path) -> None:
+def of_version(version: int, path: Path) -> None:
     write_new(path, [])
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+        database.execute(f"PRAGMA user_version = {version}")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,8 @@ def newer(path: Path) -> None:
         (lambda path: path.write_text("my notes, worth more than tokens"), "is not a .tokens file"),
         (lambda path: path.write_bytes(b"\0" * 5000), "is not a .tokens file"),
         (foreign_database, "a database of another program"),
-        (newer, "was written by a newer lmql-lite"),
+        (functools.partial(of_version, VERSION + 1), "was written by a newer lmql-lite"),
+        (functools.partial(of_version, VERSION - 1), "in a format that is no longer read"),
         (lambda path: path.write_bytes(b"\x93tokens\n\1" + bytes(99)), "in a format that is no longer read"),
         (Path.mkdir, "is a directory"),
         (os.mkfifo, "is a device, pipe or socket"),
@@ -72,7 +73,7 @@ def newer(path: Path) -> None:
             "is a link that leads nowhere|its folder does not exist|does not exist",
         ),
     ],
-    ids=["text", "zeros", "database", "newer", "version 1", "folder", "pipe", "link"],
+    ids=["text", "zeros", "database", "newer", "earlier", "version 1", "folder", "pipe", "link"],
 )
 @pytest.mark.parametrize("mode", ["rw", "ro"])
 def test_what_is_no_tokens_file_is_refused_and_left_as_it_is(
@@ -283,7 +284,7 @@ def test_a_row_that_was_changed_anywhere_is_a_miss_law_5(column: str) -> None:
 
 def test_a_row_of_another_path_with_the_same_hash_is_a_miss_law_5(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash of a path has so few bits here that many paths share one."""
-    monkeypatch.setattr("lmql_lite.cache.tokens.tree.mix", lambda above, token: (3 * above + token) % 5 + 1)
+    monkeypatch.setattr("lmql_lite.cache.tokens.tree.place_below", lambda above, token: (3 * above + token) % 5 + 1)
 
     async def work(one: Process, other: Process) -> None:
         for token in range(30):
