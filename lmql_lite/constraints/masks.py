@@ -151,6 +151,8 @@ class Masks:
         self._following = following if automaton.closed else b""
         self._key = automaton, self._following
         self.start = automaton.origin
+        self._latest: tuple[object, Advance | None] = None, None
+        """Arguments and result of the last `after`."""
 
     @property
     def shortest(self) -> int:
@@ -195,6 +197,13 @@ class Masks:
 
     def after(self, place: Place, text: bytes, data: bytes, tokens: int) -> Advance | None:
         """Effect of bytes that follow a text and count as `tokens` tokens; None if they are not allowed."""
+        asked, (known, found) = (place, text, data, tokens), self._latest
+        if asked != known:  # a token that fits is taken next
+            found = self._after(*asked)
+            self._latest = asked, found
+        return found
+
+    def _after(self, place: Place, text: bytes, data: bytes, tokens: int) -> Advance | None:
         automaton, before = self.automaton, place.values
         place = place._replace(values=automaton.counts.add(before, tuple(tokens * one for one in automaton.token)))
         said, at, left = text + data, len(text) - len(place.begun), None

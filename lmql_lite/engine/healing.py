@@ -127,7 +127,8 @@ async def answered(
                     left, known = left[len(begun) :], known + piece.data[len(begun) :]
                     thought, unheard = piece.thought[unheard:], max(unheard - len(piece.thought), 0)
                     thoughts += len(thought)
-                    piece = replace(_past(piece, begun) if begun else piece, thought=thought)
+                    piece = _past(piece, begun) if begun else piece
+                    piece = piece if thought == piece.thought else replace(piece, thought=thought)
                     if piece.data or piece.thought or piece.spent or piece.finish:
                         yield piece
             return

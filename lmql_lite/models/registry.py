@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -39,9 +38,8 @@ class Access(TypedDict, total=False):
     `base_url` and `api_key` of an OpenAI-compatible server default to OPENAI_BASE_URL and OPENAI_API_KEY. `revision`
     states the version of the model, so that cache entries stay valid at another address (S4). `tokenizer` is a folder
     with a `tokenizer.json`, or a Tokenizer. `timeout` is the longest silence in seconds (300; 20 for the free requests
-    of the probe). `concurrency` is the maximum number of simultaneous requests (32). `headers` and `default_query` go
-    with every request: `headers={"X-Title": "mine"}`, `default_query={"api-version": "2024-10-21"}`. `client` is an
-    `openai.AsyncOpenAI` to send all requests with, in place of an address, a key and headers.
+    of the probe). `concurrency` is the maximum number of simultaneous requests (32). `client` is an
+    `openai.AsyncOpenAI` to send all requests with: it has an address, a key and headers of its own.
 
     The rest is for models in this process: `device` (`cuda`, `mps`, `cpu`), `dtype` (`float32`, `bfloat16`, `float16`),
     `kv`: a folder, a `redis://` URL or a KVCacheConfig, where attention keys and values of prompts are kept for later
@@ -57,8 +55,6 @@ class Access(TypedDict, total=False):
     tokenizer: str | Path | Tokenizer | None
     timeout: float | None
     concurrency: int | None
-    headers: Mapping[str, str] | None
-    default_query: Mapping[str, str] | None
     client: AsyncOpenAI | None
     device: str | None
     dtype: str | None
@@ -240,8 +236,6 @@ def _behind_an_api(name: str, access: Access) -> Model:
         tokenizer=HFTokenizer.from_folder(Path(tokenizer)) if isinstance(tokenizer, str | Path) else tokenizer,
         timeout=access.get("timeout"),
         concurrency=CONCURRENCY if concurrency is None else concurrency,
-        headers=access.get("headers"),
-        default_query=access.get("default_query"),
         client=access.get("client"),
     )
 

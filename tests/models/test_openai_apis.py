@@ -127,13 +127,17 @@ def test_the_key_of_azure_is_read_from_its_own_variable(monkeypatch: pytest.Monk
 
 
 def test_organisation_project_and_headers_go_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X Title: mine")
+    with pytest.raises(ModelError, match="OPENAI_CUSTOM_HEADERS: 'X Title' is not the name of a header") as caught:
+        lq.model("openai/m")
+    assert caught.value.hint
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj_1")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Title: mine\nHTTP-Referer: https://example.com")
     with answering(reasoning) as server:
-        said(server, headers={"X-Title": "other"})
+        said(server)
         for request in server.requests:
             assert request.headers["openai-organization"] == "org-1"
             assert request.headers["openai-project"] == "proj_1"
-            assert request.headers["x-title"] == "other"
+            assert request.headers["x-title"] == "mine"
             assert request.headers["http-referer"] == "https://example.com"

@@ -304,7 +304,6 @@ NO_CLIENTS: list[tuple[Callable[[], object], dict[str, Any], str, str]] = [
     (dict, {}, "takes an openai.AsyncOpenAI, not an object of the class dict", ""),
     (lambda: Wrapper(openai.AsyncOpenAI(api_key=KEY)), {}, "repeats requests by itself", "max_retries=0"),
     (lambda: openai.AsyncOpenAI(api_key=KEY), {"base_url": "http://x/v1"}, "has an address", "leave base_url="),
-    (lambda: openai.AsyncOpenAI(api_key=KEY), {"headers": {"X-A": "b"}}, "has an address", "leave base_url="),
 ]
 
 

@@ -207,9 +207,13 @@ def test_a_stream_that_is_cut_after_its_end_is_whole(chat: bool, at: str) -> Non
 
 @ROUTES
 @pytest.mark.parametrize("at", [0, 1, 30, -1])
-def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: int) -> None:
+@pytest.mark.parametrize("by", ["server", "gateway"])
+def test_an_answer_in_one_piece_that_was_cut_is_asked_for_again(chat: bool, at: int, by: str) -> None:
+    """The length of the whole is announced, or that of the part that a gateway has received."""
     body = whole(SENTENCE, chat=chat)
-    with cutting([Reply(200, body, WHOLE, at=at % len(body)), Reply(200, body, WHOLE)], chat=chat) as server:
+    at %= len(body)
+    cut = Reply(200, body, WHOLE, at=at) if by == "server" else Reply(200, body[:at], WHOLE)
+    with cutting([cut, Reply(200, body, WHOLE)], chat=chat) as server:
         result = ran(server, chat)
     assert (result["A"], len(server.posts), len(result.notices)) == (SENTENCE, 2, 1)
 

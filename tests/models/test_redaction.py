@@ -85,7 +85,9 @@ def test_an_address_that_is_none_was_quoted_with_its_password(url: str) -> None:
     assert KEY not in caught.value.report()
 
 
-def test_a_key_in_the_path_of_an_address_was_written_into_the_cache(tmp_path: Path) -> None:
+def test_a_key_in_the_path_of_an_address_was_written_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R11. Two keys are two places."""
     one, other = (Address.of(f"http://host/{key}/v1", None) for key in (KEY, KEY[::-1]))
     assert KEY not in one.shown and one.shown != other.shown
@@ -98,7 +100,8 @@ def test_a_key_in_the_path_of_an_address_was_written_into_the_cache(tmp_path: Pa
         return Reply(200, [choice(text="Hi"), choice(text="", finish_reason="stop")])
 
     with answering(answer) as server:
-        model = OpenAIModel("m", base_url=f"{server.root}/{KEY}/v1", headers={"X-Api-Key": "another-secret"})
+        monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Api-Key: another-secret")
+        model = OpenAIModel("m", base_url=f"{server.root}/{KEY}/v1")
         lq.run_sync('"Hi:[X]"', model=model, cache=str(tmp_path / "x.tokens"))
         kept = (tmp_path / "x.tokens").read_bytes()
         assert KEY.encode() not in kept and b"another-secret" not in kept

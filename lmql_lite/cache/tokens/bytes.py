@@ -103,7 +103,7 @@ class KnownToken:
 
     def within(self, data: bytes) -> KnownToken:
         """The part of the token with these bytes, which begin it."""
-        return replace(self, data=data)
+        return self if data == self.data else replace(self, data=data)
 
     @property
     def ends(self) -> bool:

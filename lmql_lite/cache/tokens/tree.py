@@ -330,15 +330,18 @@ class TokenTree:
             return self._entry_around(node, question)
 
     def _entry_around(self, node: Node, question: Question) -> tuple[Entry, int] | None:
-        way: list[int] = []
-        while True:
-            entry = self._entry(node, question)
-            if entry is not None and len(entry.onward) >= len(way) and [*entry.tokens[: len(way)]] == way:
-                return entry, len(way)
-            if node.parent is None or len(way) + 1 >= self._reach():
+        entry = self._entry(node, question)
+        if entry is not None:
+            return entry, 0
+        way: tuple[int, ...] = ()
+        for before in range(1, self._reach()):
+            if node.parent is None:
                 return None
-            way.insert(0, node.token)
-            node = node.parent
+            way, node = (node.token, *way), node.parent
+            entry = self._entry(node, question)
+            if entry is not None and len(entry.onward) >= before and entry.tokens[:before] == way:
+                return entry, before
+        return None
 
     def _reach(self) -> int:
         """Maximum number of tokens in an entry."""

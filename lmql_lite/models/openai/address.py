@@ -58,14 +58,7 @@ class Address:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(
-        cls,
-        base_url: str | None,
-        api_key: str | None,
-        *,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Address:
+    def of(cls, base_url: str | None, api_key: str | None) -> Address:
         """Address from the arguments, else from the environment. Raises ModelError.
 
         The environment is read as the `openai` client reads it: OPENAI_BASE_URL, OPENAI_API_KEY, and
@@ -92,9 +85,7 @@ class Address:
         key = (api_key or next(filter(None, map(os.environ.get, variables)), "")).strip()
         if not key.isascii() or not key.isprintable() or " " in key:
             raise ModelError("the API key contains a blank or a character that no key has", hint="copy it again")
-        asked = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        pairs = (*((name, value) for name, value in own if name not in asked), *asked.items())
-        return cls._of(parts._replace(path=path), key, pairs, _headers(headers or {}))
+        return cls._of(parts._replace(path=path), key, tuple(own), _headers())
 
     @classmethod
     def of_client(cls, client: openai.AsyncOpenAI) -> Address:
@@ -232,24 +223,18 @@ def is_credential(name: str) -> bool:
     return is_secret(name) or _CREDENTIAL.search(name) is not None
 
 
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
-    """Headers of the environment and those given, of which the last one with a name counts, in any case of its letters.
-
-    Raises ModelError.
-    """
+def _headers() -> dict[str, str]:
+    """Headers of the environment, of which the last one with a name counts, in any case of its letters. Raises
+    ModelError."""
     sent: dict[str, tuple[str, str]] = {}
-    for name, value in (*_from_environment().items(), *given.items()):
-        is_text = isinstance(name, str) and isinstance(value, str)
-        if not is_text or not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
-            hint = "for example headers={'X-Title': 'mine'}"
-            raise ModelError(f"{name!r} is not the name of a header with a printable value", hint=hint)
+    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines():
+        name, value = (part.strip() for part in (line.partition(":")[0], line.partition(":")[2]))
+        if not name or not value:
+            continue
+        if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            raise ModelError(
+                f"OPENAI_CUSTOM_HEADERS: {name!r} is not the name of a header with a printable value",
+                hint="write a header on each line, such as X-Title: mine",
+            )
         sent[name.lower()] = name, value
     return dict(sent.values())
-
-
-def _from_environment() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines():
-        name, _, value = line.partition(":")
-        found[name.strip()] = value.strip()
-    return {name: value for name, value in found.items() if name and value}

@@ -52,21 +52,24 @@ class ThoughtFilter:
 
 
 class Assembler:
-    """Builder of pieces from deltas. `raw`: the log-probabilities are the model's own, so pieces may carry them."""
+    """Builder of pieces from deltas. `raw`: the log-probabilities are the model's own, so pieces may carry them.
 
-    def __init__(self, stops: Sequence[str], *, raw: bool) -> None:
+    Each piece has the usage so far, in case the caller leaves the answer; `requests` is the number of requests in it.
+    """
+
+    def __init__(self, stops: Sequence[str], *, raw: bool, requests: int = 1) -> None:
         self.is_stopped = False
         """True after a stop string: text after it is not part of the answer."""
         self.ended_by: str | None = None
         self.size = 0
         """Number of bytes so far."""
         self.finish: str | None = None
-        self.spent: ServerUsage | None = None
+        self.spent = ServerUsage(requests=requests) if requests > 1 else None
         self.has_thoughts = False
         self.is_done = False
         self._stop: str | None = None
         self._stops = [(stop.encode(), stop) for stop in stops]
-        self._raw = raw
+        self._raw, self._requests = raw, requests
         self._text = bytearray()
         """Received bytes that are in no piece yet."""
         self._tokens: deque[ServerToken] = deque()
@@ -78,12 +81,13 @@ class Assembler:
         """Pieces that are certain now."""
         self.finish = delta.finish or self.finish
         self._stop = delta.stop or self._stop
-        self.spent = delta.spent or self.spent
+        if delta.spent is not None:
+            self.spent = delta.spent if self._requests == 1 else replace(delta.spent, requests=self._requests)
         self.has_thoughts |= bool(delta.thought)
         self.is_done |= delta.done
         self._text += delta.text.encode()
         self._tokens += delta.tokens
-        thoughts = [StreamPiece(b"", thought=delta.thought)] if delta.thought else []
+        thoughts = [StreamPiece(b"", spent=self.spent, thought=delta.thought)] if delta.thought else []
         return thoughts + self._until_stop(self._matched())
 
     def rest(self) -> list[StreamPiece]:
@@ -94,8 +98,9 @@ class Assembler:
             pieces += self._until_stop([StreamPiece(self._stop.encode())])
         return pieces
 
-    def last(self, finish: Literal["stop", "length"], spent: ServerUsage | None) -> StreamPiece:
-        return StreamPiece(b"", finish="stop" if self.is_stopped else finish, ended_by=self.ended_by, spent=spent)
+    def last(self, finish: Literal["stop", "length"]) -> StreamPiece:
+        ending = "stop" if self.is_stopped else finish
+        return StreamPiece(b"", finish=ending, ended_by=self.ended_by, spent=self.spent or ServerUsage())
 
     def _matched(self) -> list[StreamPiece]:
         text, tokens, found = self._text, self._tokens, list[StreamPiece]()
@@ -124,8 +129,8 @@ class Assembler:
 
     def _piece(self, data: bytes, token: ServerToken) -> StreamPiece:
         if not self._raw:
-            return StreamPiece(data, token.id)
-        return StreamPiece(data, token.id, token.logprob, token.alternatives)
+            return StreamPiece(data, token.id, spent=self.spent)
+        return StreamPiece(data, token.id, token.logprob, token.alternatives, spent=self.spent)
 
     def _until_stop(self, pieces: Sequence[StreamPiece]) -> list[StreamPiece]:
         """Pieces up to the end of a stop string; nothing after one."""

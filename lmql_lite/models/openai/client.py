@@ -339,7 +339,8 @@ class AnswerStream:
                 self._found += 1
                 return found
         told = f"sends {self._address.clean(data.decode('utf-8', 'replace'))!r}, which is not a JSON object"
-        if self._found:  # the server can speak the protocol: it may do so again
+        is_cut = not data or data.count(b"{") > data.count(b"}")
+        if self._found or is_cut:  # the server can speak the protocol: it may do so again
             raise BrokenOff(f"{self._address.shown} {told}, in the middle of an answer")
         raise self._address.no_api(told)
 

@@ -52,8 +52,6 @@ class OpenAIModel(Completer):
         tokenizer: Tokenizer | None = None,
         timeout: float | None = None,
         concurrency: int = CONCURRENCY,
-        headers: Mapping[str, str] | None = None,
-        default_query: Mapping[str, str] | None = None,
         client: object = None,
     ) -> None:
         """Sends no request yet. Raises ModelError for an invalid address and for a missing key.
@@ -62,9 +60,8 @@ class OpenAIModel(Completer):
         the address: the fingerprint is then the revision and the model's name (S4). With the model's own `tokenizer`,
         the bytes of all tokens are known if the server reports ids, and prompts of plain text are sent as ids if it
         takes them; the spelling of a special token is then ordinary text (S12). `timeout` is the permitted silence in
-        seconds. `concurrency` is the maximum number of simultaneous requests. `headers` and `default_query` go with
-        every request. `client` is an `openai.AsyncOpenAI` of the user's, which has an address, a key and headers of its
-        own; it stays open.
+        seconds. `concurrency` is the maximum number of simultaneous requests. `client` is an `openai.AsyncOpenAI` of
+        the user's, which has an address, a key and headers of its own; it stays open.
         """
         if timeout is not None and not timeout > 0:
             raise ModelError(f"timeout must be a number of seconds above 0, not {timeout!r}")
@@ -75,11 +72,9 @@ class OpenAIModel(Completer):
         self._model = model
         self._revision = revision
         if client is None:
-            self._address, lent = Address.of(base_url, api_key, query=default_query, headers=headers), None
-        elif base_url or api_key or headers or default_query:
-            raise ModelError(
-                "client= has an address, a key and headers of its own", hint="leave base_url= and the others out"
-            )
+            self._address, lent = Address.of(base_url, api_key), None
+        elif base_url or api_key:
+            raise ModelError("client= has an address and a key of its own", hint="leave base_url= and api_key= out")
         else:
             from lmql_lite.models.openai.client import usable
 
@@ -205,15 +200,13 @@ class OpenAIModel(Completer):
         """Pieces of one request."""
         chat, dialect = prompt[-1].role is not None, self._sender.dialect
         thoughts = ThoughtFilter() if chat and not (prompt[-1].role == "assistant" and prompt[-1].text) else None
-        assembler = Assembler(request.stops, raw=dialect.is_raw(request))
         body = dialect.body(self._model, prompt, request, tokenizer=self.tokenizer)
         try:
             async with AsyncExitStack() as stack:
                 exchange = await stack.enter_async_context(self._sender.send(body))
                 deltas = await stack.enter_async_context(aclosing(self._sender.deltas(exchange)))
+                assembler = Assembler(request.stops, raw=dialect.is_raw(request), requests=exchange.requests)
                 watches = bool(request.stops) and "stop" not in exchange.body
-                # usage so far is reported with each piece, in case the caller leaves the answer
-                sent = ServerUsage(requests=exchange.requests) if exchange.requests > 1 else None
                 count = 0
                 async for delta in deltas:
                     if delta.served:
@@ -221,10 +214,7 @@ class OpenAIModel(Completer):
                     is_over = assembler.is_stopped and bool(delta.text)
                     for piece in assembler.take(thoughts.split(delta) if thoughts else delta):
                         count += 1
-                        if assembler.spent is not None:
-                            sent = replace(assembler.spent, requests=exchange.requests)
-                        yield replace(piece, spent=sent) if sent else piece
-                        sent = None
+                        yield piece
                     if is_over or (watches and assembler.is_stopped):
                         break
         except ServerRefusal as refusal:
@@ -250,16 +240,16 @@ class OpenAIModel(Completer):
 
         `[DONE]` is an end, with or without a word for it.
         """
-        spent = replace(end.spent or ServerUsage(), requests=exchange.requests)
         if end.is_stopped:
-            return end.last("stop", spent)
+            return end.last("stop")
         if not end.finish and end.is_done and not end.size:
             raise ModelError(f"the server of {self.name} returned no answer", hint="see its own log")
         if not end.finish and not end.is_done:
             raise BrokenOff(f"the answer of {self.name} broke off in the middle", hint="see the server's own log")
         if end.finish in ("abort", "error"):
             raise BrokenOff(f"the server of {self.name} aborted the answer", hint="see its own log")
-        used = count if spent.completion_tokens is None and not end.finish else spent.completion_tokens
+        told = None if end.spent is None else end.spent.completion_tokens
+        used = count if told is None and not end.finish else told
         is_early = exchange.is_shortened or (used is not None and used < request.max_tokens - 1)
         if end.finish == "length" and is_early and end.size:
             raise RanOutEarly(
@@ -271,7 +261,7 @@ class OpenAIModel(Completer):
                 hint="raise max_tokens, or use a model that answers without reasoning",
             )
         ran_out = end.finish == "length" or (end.finish != "stop" and used is not None and used >= request.max_tokens)
-        return end.last("length" if ran_out else "stop", spent)
+        return end.last("length" if ran_out else "stop")
 
     def _explained(self, refusal: ServerRefusal, *, greedy: bool = False) -> ModelError:
         reason = refusal.reason
