@@ -710,7 +710,7 @@ def _machine(atom: Term) -> PatternMachine | PhraseMachine:
     match atom:
         case Choice(options):
             return PhraseMachine(options, "is")
-        case Matches(pattern, flags, _, way, span):
+        case Matches(pattern, flags, _, way, span, _):
             try:
                 return PatternMachine(program(pattern, flags, way))
             except UnsupportedPattern as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -89,10 +90,9 @@ def integers(at_least: int | None, at_most: int | None, span: Span) -> Term:
     """The integers between two bounds, both included."""
     if at_least is not None and at_most is not None and at_least > at_most:
         return Constant(False, span)
-    bounds = [] if at_least is None else [_from(at_least)]
-    bounds += [] if at_most is None else [_up_to(at_most)]
-    terms = tuple(Matches(bound, span=span) for bound in bounds or [INT])
-    return terms[0] if len(terms) == 1 else And(terms, span)
+    terms = [] if at_least is None else [Matches(_from(at_least), span=span, reach=(at_least, math.inf))]
+    terms += [] if at_most is None else [Matches(_up_to(at_most), span=span, reach=(-math.inf, at_most))]
+    return And(tuple(terms), span) if len(terms) > 1 else terms[0] if terms else Matches(INT, span=span)
 
 
 def _from(least: int) -> str:

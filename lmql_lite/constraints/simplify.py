@@ -182,6 +182,9 @@ def _all(terms: list[Term]) -> Term:
     parts.pop(TRUE, None)
     if FALSE in parts:
         return FALSE
+    reaches = [part.reach for part in parts if isinstance(part, Matches)]
+    if reaches and max(low for low, _ in reaches) > min(high for _, high in reaches):
+        return FALSE
     for unit in dict.fromkeys(part.unit for part in parts if isinstance(part, Length)):
         lengths = [part for part in parts if isinstance(part, Length) and part.unit == unit]
         if len(lengths) > 1:

@@ -5,6 +5,7 @@ Every value in a term is known, because earlier holes and Python expressions wer
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -100,6 +101,8 @@ class Matches:
     delimits: bool = True
     way: Way = "fullmatch"
     span: Span | None = field(default=None, compare=False)
+    reach: tuple[float, float] = (-math.inf, math.inf)
+    """Least and greatest number of these texts, if they are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,10 @@ class Stop:
 
 
 class PlaceStep(NamedTuple):
-    """One step of the path to a place inside a value: to an attribute, to an item, or to each item of a collection."""
+    """One step of the path to a place inside a value: to an attribute, to an item, or to each or some item of a
+    collection."""
 
-    kind: Literal["attribute", "item", "each"]
+    kind: Literal["attribute", "item", "each", "some"]
     key: object = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,16 @@ TOO_DEEP = Mistake(0, 0, "this is nested too deeply", "split it into several sta
 PAREN, SUITE, CALL = "(", "if 1:\n", "f"
 
 ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)
+FIELD = re.compile(r"(?<!\{)(?:\{\{)*\{([^{}]+)")
+"""Code in the braces of an f-string."""
+OCTAL = re.compile(r"\\[4-7][0-7]{2}")
+"""An octal escape beyond the last byte."""
+DIGITS = r"\d(?:_?\d)*"
+RUN_ON = re.compile(
+    rf"(?>0[xX](?:_?[\da-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+"
+    rf"|(?:{DIGITS}\.?|\.)(?:{DIGITS})?(?:[eE][-+]?{DIGITS})?[jJ]?)(?:and|else|for|if|in|is|not|or)"
+)
+"""A number with a word of Python right after it."""
 ESCAPES = frozenset("\r\n\\'\"abfnrtvx01234567NuU")
 UNUSUAL = (*map(chr, range(1, 9)), *map(chr, range(14, 32)), "\x7f")
 NOT_A_BREAK = re.compile(r"[^\r\n]")
@@ -185,6 +196,10 @@ class PythonReader:
         blamed = place(given.blamed(error.lineno, error.offset)) if isinstance(error, SyntaxError) else lines[0].start
         line = line_at(lines, blamed)
         is_plain = isinstance(error, SyntaxError) and error.msg == "invalid syntax"
+        if isinstance(error, SyntaxError) and "'except' or 'finally'" in error.msg:
+            head = _head(lines, blamed, "try")
+            self._add(Mistake(0, 0, "this 'try' has neither 'except' nor 'finally'"), head.start, head.lexemes[0].end)
+            return
         if isinstance(error, SyntaxError) and "'from ... import ...'" in error.msg:  # from Python 3.12 on
             blamed = next(each.start for each in line.lexemes if each.text == "from")
             self._add(Mistake(0, 0, "'from' is not expected here"), blamed, blamed + len("from"))
@@ -193,6 +208,17 @@ class PythonReader:
             self._add(found, found.start, found.end)
         else:
             self._report(error, code, place, line.start, line.end)
+
+
+def _head(lines: Sequence[LogicalLine], before: int, word: str) -> LogicalLine:
+    """The last line above a place that begins with a word, and whose block no line between ends."""
+    columns = sys.maxsize
+    for line in reversed(lines):
+        if line.end <= before and line.columns < columns:
+            columns = line.columns
+            if line.lexemes[0].text == word:
+                return line
+    return line_at(lines, before)
 
 
 def blanked(text: str, start: int, end: int, regions: Sequence[NoPython]) -> str:
@@ -216,8 +242,11 @@ def _blank(text: str) -> str:
 
 
 def parsed(code: str, name: str, mode: str) -> Any:
-    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character."""
-    odd = _odd_escapes(code) if "\\" in code else []
+    """Tree of some code. Python would warn the whole process of a `\\d` in a string; it sees another character.
+
+    Raises SyntaxError also for `1if x` and for `"\\777"`, of which Python warns as well.
+    """
+    odd = _odd_escapes(code, 0, len(code)) if "\\" in code or RUN_ON.search(code) else []
     for stands_for in UNUSUAL if odd else ():
         characters = list(code)
         for at in odd:
@@ -249,19 +278,31 @@ def _text(node: ast.Constant) -> str:
     return node.value if isinstance(node.value, str) else ""
 
 
-def _odd_escapes(code: str) -> list[int]:
-    """Places of the backslashes in strings that begin no escape."""
+def _odd_escapes(code: str, at: int, end: int) -> list[int]:
+    """Places of the backslashes in strings that begin no escape, in a part of the code."""
     found: list[int] = []
-    at = 0
-    while at < len(code) and (match := LEXEME.match(code, at)):
+    while at < end and (match := LEXEME.match(code, at, end)):
         at = match.end()
+        if match["number"] and RUN_ON.match(code, match.start("number"), at):
+            raise _refusal("a word follows this number at once", code, *match.span("number"))
         if opening := match["string"]:
             start = match.start("string")
             at = string_end(code, start) or at
+            for field in FIELD.finditer(code, start, at) if "f" in opening.lower() else ():
+                _odd_escapes(code, *field.span(1))
             if "r" not in opening.lower():
                 escapes = ESCAPES - set("NuU") if "b" in opening.lower() else ESCAPES
-                found += [each.start() for each in ESCAPE.finditer(code, start, at) if each[1][0] not in escapes]
+                for each in ESCAPE.finditer(code, start, at):
+                    if too_large := OCTAL.match(code, each.start()):
+                        raise _refusal("an octal escape is too large", code, *too_large.span())
+                    if each[1][0] not in escapes:
+                        found.append(each.start())
     return found
+
+
+def _refusal(message: str, code: str, start: int, end: int) -> SyntaxError:
+    line, column = code.count("\n", 0, start) + 1, start - code.rfind("\n", 0, start)
+    return SyntaxError(message, ("", line, column, None, line, column + end - start))
 
 
 def _place(tree: ast.AST, lines: int, columns: int, first: int = 1) -> Any:

@@ -232,18 +232,21 @@ class _Builder:
 
 
 def _is_lost(value: ast.expr) -> bool:
-    """True if an expression statement begins with a string that was meant as a prompt."""
-    first = value
-    while True:
-        match first:
+    """True if an expression statement has a string at the left of its parts that was meant as a prompt."""
+    is_added = isinstance(value, ast.BinOp)
+    parts = [value]
+    for part in parts:
+        match part:
             case ast.BinOp(left) | ast.Compare(left) | ast.Attribute(left) | ast.Subscript(left):
-                first = left
-            case ast.Call(ast.Attribute(left)) | ast.IfExp(body=left) | ast.Lambda(body=left):
-                first = left
-            case ast.BoolOp(values=[left, *_]) | ast.Tuple([left, *_]):
-                first = left
-            case ast.Constant(str(text)):
-                is_added = isinstance(value, ast.BinOp)
-                return first is not value and (is_added or PROMPTING.search(text) is not None)
-            case _:
-                return isinstance(first, ast.JoinedStr) and isinstance(value, ast.BinOp)
+                parts.append(left)
+            case ast.Call(ast.Attribute(left)) | ast.Lambda(body=left):
+                parts.append(left)
+            case ast.IfExp(_, left, right):
+                parts += [left, right]
+            case ast.BoolOp(values=several) | ast.Tuple(several):
+                parts += several
+            case ast.Constant(str(text)) if part is not value and (is_added or PROMPTING.search(text)):
+                return True
+            case ast.JoinedStr() if is_added:
+                return True
+    return False

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from lmql_lite.errors import QueryError, Span
+from lmql_lite.errors import QueryError, Span, did_you_mean
 from lmql_lite.lang import nodes
 from lmql_lite.lang.docstrings import Embedded, FreeName, moved, offers, read
 from lmql_lite.lang.keywords import (
@@ -19,6 +19,8 @@ from lmql_lite.lang.keywords import (
     DATES,
     DECODERS,
     MEDIA,
+    NOT_OF_LMQL,
+    OF_LMQL,
     PROVIDED,
     STOPS,
     TYPES,
@@ -92,6 +94,7 @@ class _Check:
             hint = "import the names that are used"
             self.problems.add("'import *' hides which names the query needs", self._span(star), hint)
         self._functions()
+        self._imports()
         self._globals()
         for where in self.wheres:
             self._where(where)
@@ -161,6 +164,22 @@ class _Check:
                         hint = "prompt outside of it, or make it a query: @query, and the query as its docstring"
                         message = f"nothing fills {hole.group(1)} inside a function"
                         self.problems.add(message, self._span(string), hint)
+
+    def _imports(self) -> None:
+        """Report imports of what LMQL's modules lack here. `lmql` itself is this package."""
+        names = [f"{module}.{name}" for module, names in OF_LMQL.items() for name in names]
+        for node in self.nodes:
+            match node:
+                case ast.Import(aliases):
+                    asked, known = [each.name for each in aliases], [*OF_LMQL]
+                case ast.ImportFrom(str(module), aliases, 0) if module != "lmql":
+                    asked, known = [f"{module}.{each.name}".removesuffix(".*") for each in aliases], [*OF_LMQL, *names]
+                case _:
+                    continue
+            for name in asked:
+                if name.startswith("lmql.") and name not in known:
+                    hint = NOT_OF_LMQL.get(name.split(".")[1]) or did_you_mean(name, known)
+                    self.problems.add(f"{name} is not here", self._span(node), hint)
 
     def _globals(self) -> None:
         """Report `global` for names that the query does not assign: those of a module are out of its reach."""

@@ -36,6 +36,8 @@ SIZES: Mapping[Any, Keys] = {
 """Keys of the bounds of a length, by the type of a schema."""
 MAX_ITEMS = 1_000
 """Most items that a condition on one of them requires."""
+KEY = PlaceTest("==", ())
+"""Test of a key of an object."""
 SPECIAL = frozenset("\\.^$*+?{}[]|()")
 """Characters that mean something else in a regular expression."""
 RECORDS = ("model-fields", "dataclass-args", "typed-dict")
@@ -135,10 +137,17 @@ class Narrower:
                 return None
             case "object", "attribute" | "item" as kind, str(key):
                 return self._in_object(node, cores, key, kind == "item", path[1:], test)
-            case "array", "each", _ if "prefixItems" not in node:
+            case "array", "each" | "some" as kind, _ if "prefixItems" not in node:
                 items = self.at(node.get("items", True), path[1:], test)
+                if kind == "some":
+                    return None if items is None else _within(node, ">=", 1, SIZES["array"])
                 return node if items is None else {**node, "items": items}
+            case "object", "some", _ if test and test._replace(values=()) == KEY and isinstance(test.values[0], str):
+                return self.at(node, (PlaceStep("item", test.values[0]),), None)
             case "array" | "string" as shape, "item", int(number) if not node.keys() & {"enum", "const"}:
+                items = node.get("items", True) if "prefixItems" not in node else True
+                if self.at(items, path[1:], test) is None:
+                    return None
                 least = number + 1 if number >= 0 else -number
                 return _within(node, ">=", least, SIZES[shape]) if least <= MAX_ITEMS else node
         return node
@@ -208,7 +217,7 @@ class Narrower:
             return node
         after = self.at(before, path, test)
         if after is None:
-            return None if name in required else node
+            return None if name in required or not (may_lack or path) else node
         required = required if may_lack or name in required else [*required, name]
         return {**node, "properties": {**properties, name: after}, **({"required": required} if required else {})}
 
@@ -228,7 +237,6 @@ def is_plain(core: Any, kinds: Collection[str]) -> bool:
 
 def _holds(value: Any, test: PlaceTest) -> bool:
     """True if Python finds the test true for a value."""
-    value = value.value if isinstance(value, Enum) else value
     try:
         value = len(value) if test.of_length else value
         match test.relation:
@@ -241,13 +249,22 @@ def _holds(value: Any, test: PlaceTest) -> bool:
         return False
 
 
+def _may_hold(listed: Any, members: Sequence[Any], test: PlaceTest) -> bool:
+    """True if the test may hold for a value that JSON lists: for one of the members of an Enum or a Literal with it."""
+    meant = [each for each in members if (each.value if isinstance(each, Enum) else each) == listed]
+    return any(_holds(each, test) for each in meant or [listed]) or (not meant and bool(members))
+
+
 def _tested(node: Schema, cores: list[Any], test: PlaceTest) -> Schema | None:
     """The node, narrowed to values that may meet the test."""
     shape, among = node.get("type"), test.values
     listed: Any = node.get("enum", [node["const"]] if "const" in node else None)
     listed = {"boolean": [False, True], "null": [None]}.get(str(shape)) if listed is None else listed
+    if shape in ("array", "object") and test.relation != "true" and not test.of_length:
+        return None
     if listed is not None:
-        return _among(node, [each for each in listed if _holds(each, test)])
+        members = [each for core in cores for each in core.get("members", core.get("expected", ()))]
+        return _among(node, [each for each in listed if _may_hold(each, members, test)])
     if any(core["type"] in MOMENTS for core in cores):
         return _of_moment(node, test)
     keys = SIZES.get(shape) if test.of_length else BOUNDS if shape in ("integer", "number") else None
@@ -256,10 +273,9 @@ def _tested(node: Schema, cores: list[Any], test: PlaceTest) -> Schema | None:
     fitting: list[Any] = [each for each in among if isinstance(each, (int, float) if keys else str)]
     if not fitting or (len(fitting) < len(among) and test.relation != "=="):
         return None
-    if keys:
-        fitting = [each + 0 for each in fitting]  # True is a number, too
-        if not all(abs(each) <= MAX_EXACT for each in fitting):
-            return node
+    fitting = [each + (0 if keys else "") for each in fitting]  # True is a number, too, and a member may be a text
+    if keys and not all(abs(each) <= MAX_EXACT for each in fitting):
+        return node
     match test.relation:
         case "startswith" if not keys:
             return _with_pattern(node, f"^(?:{'|'.join(_escaped(str(each)) for each in fitting)})")

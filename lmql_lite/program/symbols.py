@@ -82,6 +82,7 @@ LISTED = 100_000
 """Most numbers that are listed in memory."""
 NOWHERE = Span("", "", 0, 0)
 ANY = "(?s:.*)"
+PART = "part"
 
 
 INSTEAD: Mapping[str, str] = {
@@ -168,7 +169,8 @@ class TextSymbol(Symbol):
     """`X`, `X.lower()`.
 
     `typed` is the symbol of its value, if its type has values of its own. With a `kind`, it is both a text and a number
-    (S20). If it `is_made` by a query or a decorator, its value need not be text.
+    (S20). If it `is_made` by a query or a decorator, its value need not be text. `case` is the method that changes its
+    letters, or PART: of `X[0]` and `X.strip()` only Python knows the text, but it is one.
     """
 
     typed: Symbol | None = None
@@ -198,7 +200,7 @@ class TextSymbol(Symbol):
     def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         if compared := self._compared(relation, value):
             return compared.is_exact(relation, value, holds)
-        return holds or not self.case  # some spellings, such as ß for SS, are left out
+        return not self.case or (holds and self.case != PART)  # some spellings, such as ß for SS, are left out
 
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
         if compared := self._compared(relation, value):
@@ -242,10 +244,25 @@ class TextSymbol(Symbol):
         hint = INSTEAD.get(name.lower()) or hint or 'for example X.startswith("a")'
         raise QueryError(f"text has no method '{name}'", hint=hint)
 
+    def item(self, key: Any) -> Symbol:
+        examples = self.typed.examples if self.typed else ()
+        if self.kind or self.is_made:
+            raise Unguided
+        if self.typed and not any(hasattr(each, "__getitem__") for each in examples):
+            raise QueryError("a value of this type has no items", hint="str(X) is its text")
+        if not all(isinstance(each, str) for each in examples):
+            raise Unguided
+        for each in (key.start, key.stop) if isinstance(key, slice) else (key,):
+            if not isinstance(each, int | UnknownValue | None):
+                raise wrong("a place in a text is a whole number", each, 'X[0] == "a"')
+        return replace(self, case=PART, typed=None)
+
     def called(self, name: str, given: tuple[Any, ...]) -> Symbol | Term:
         match name, given:
             case "lower" | "upper", () if self.case in (None, name):
                 return replace(self, case=name, kind=None, typed=None)
+            case "lower" | "upper" | "strip" | "lstrip" | "rstrip", ():
+                return replace(self, case=PART, kind=None, typed=None)
             case _ if self.case:
                 raise Unguided
             case name, () if name in formats.METHODS:
@@ -294,6 +311,8 @@ class TextSymbol(Symbol):
 
     def _standing(self, texts: list[str], *, at_start: bool, at_end: bool) -> Term:
         """The texts that, once changed, begin with one of these, end with it, are it or contain it."""
+        if self.case == PART:
+            raise Unguided
         if self.case is None:
             data = tuple(text.encode() for text in texts)
             if at_start and at_end:
@@ -527,15 +546,17 @@ class NumberSymbol(WholeSymbol):
     def _near(self, relation: str, value: Any) -> Term:
         """The texts of numbers that may meet a comparison, as far as the part before the point shows."""
         if relation == "in":
-            return Matches(formats.FLOAT) if [self.bound(each) for each in self.among(value)] else Constant(False)
+            among = [self.bound(each) for each in self.among(value)]
+            return Matches(formats.FLOAT, reach=(min(among), max(among))) if among else Constant(False)
         bound = self.bound(value)
+        reach = -math.inf if "<" in relation else bound, math.inf if ">" in relation else bound
         if abs(bound) == math.inf:
-            return Matches(formats.FLOAT)
+            return Matches(formats.FLOAT, reach=reach)
         whole = math.trunc(bound)
         low, high = None if "<" in relation else whole, None if ">" in relation else whole
         below_one = r"|-0\.[0-9]+" if (low or 0) <= 0 <= (high or 0) else ""
         bounds = [each.pattern for each in conjuncts(formats.integers(low, high, NOWHERE)) if isinstance(each, Matches)]
-        return And(tuple(Matches(rf"(?:{each})(?:\.[0-9]+)?{below_one}") for each in bounds))
+        return And(tuple(Matches(rf"(?:{each})(?:\.[0-9]+)?{below_one}", reach=reach) for each in bounds))
 
 
 # Values that Python compares -----------------------------------------------------------------------------------------
@@ -560,9 +581,13 @@ class MomentSymbol(Symbol):
         return (MOMENTS[self.kind].min,)
 
     def holding(self, relation: str, value: Any) -> Term:
-        if relation in ORDER or self.kind == "date":
-            for each in [value] if relation != "in" else value if isinstance(value, COLLECTIONS) else []:
-                self._check(each)
+        if relation == "in" and not isinstance(value, Iterable):
+            raise wrong(f"a {self.kind} is one of a list, a set or another collection", value)
+        if relation == "in" and isinstance(value, Collection) and not value:
+            return Constant(False)
+        among = [value] if relation != "in" else value if isinstance(value, Collection) else []
+        for each in among if relation in ORDER or self.kind == "date" else ():
+            self._check(each)
         terms = []
         if relation in ORDER and self.kind != "date":
             # Python orders them only with those that have no zone either
@@ -695,12 +720,12 @@ class PlaceSymbol(Symbol):
 
     path: tuple[PlaceStep, ...] = ()
     of_length: bool = False
-    relations = (*COMPARISONS, "contains", "startswith", "true")
+    relations = (*COMPARISONS, "is", "contains", "startswith", "true")
 
     def is_exact(self, relation: str, value: Any, holds: bool) -> bool:
         return False
 
-    def step(self, kind: Literal["attribute", "item", "each"], key: object = None) -> PlaceSymbol:
+    def step(self, kind: Literal["attribute", "item", "each", "some"], key: object = None) -> PlaceSymbol:
         if self.of_length:
             raise Unguided
         return PlaceSymbol((*self.path, PlaceStep(kind, key)))
@@ -726,25 +751,23 @@ class PlaceSymbol(Symbol):
     def term(self, relation: str, value: Any, holds: bool = True) -> Term:
         if value is UNKNOWN or any(step.key is UNKNOWN for step in self.path):
             return Constant(True)
-        if relation == "in" and not hasattr(value, "__contains__"):
+        if relation == "in" and (not hasattr(value, "__contains__") or (self.of_length and isinstance(value, str))):
             raise wrong("a place is one of a list, a set or another collection of values", value)
         if not (holds and self.knows(relation)):
             return self.there()
         if relation == "in" and isinstance(value, range) and len(value) > 1 and value.step == 1:
             return And((self.term(">=", value[0]), self.term("<=", value[-1])))
-        is_collection, is_order = isinstance(value, COLLECTIONS), relation in ORDER
+        is_collection = isinstance(value, COLLECTIONS)
         is_several = is_collection and relation in ("in", "startswith") and len(value) <= MAX_LISTED
-        among = [  # members may have an order of their own
-            each.value if isinstance(each, Enum) and not (is_order and not isinstance(each, Real | str)) else each
-            for each in (value if is_several else [value])
-        ]
-        kinds = str | int | float | datetime.date | datetime.time | None
+        among = value if is_several else [value]
+        kinds = str | int | float | datetime.date | datetime.time | Enum | None
         is_known = all(isinstance(each, kinds) and each == each and _is_text(each) for each in among)
         if not is_known or (relation == "in" and not is_collection):
             return self.there()
         if relation == "contains":
-            return Inside(self.step("item", among[0]).path) if isinstance(among[0], str) else self.there()
-        return Inside(self.path, PlaceTest("==" if relation == "in" else relation, tuple(among), self.of_length))
+            return Inside(self.step("some").path, PlaceTest("==", (value,)))
+        relation = "==" if relation in ("in", "is") else relation
+        return Inside(self.path, PlaceTest(relation, tuple(among), self.of_length))
 
 
 def _is_text(value: object) -> bool:

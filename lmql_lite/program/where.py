@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 from lmql_lite.constraints.formats import METHODS, SHAPES
 from lmql_lite.constraints.pattern import NO_PATTERN
@@ -408,8 +408,9 @@ class ClauseReading:
                 return self.symbol(measured).length()
             case ast.Call(ast.Name("int" | "float" as kind), [text], []):
                 return self.symbol(text).number("int" if kind == "int" else "float")
-            case ast.Call(ast.Name("all"), [ast.GeneratorExp(element, [loop])], []) if self.is_json and holds:
-                return self.of_items(element, loop)
+            case ast.Call(ast.Name("all" | "any" as name), [ast.GeneratorExp(element, [loop])], []):
+                if self.is_json and holds:
+                    return self.of_items(element, loop, "each" if name == "all" else "some")
             case ast.Call(ast.Attribute(owner, name), arguments, keywords):
                 if name in WAYS and not self.reads_hole(owner):
                     return self.of_pattern(node, owner, name, holds)
@@ -461,12 +462,12 @@ class ClauseReading:
                 return self.tested(symbol, way, _combined(*[self.given(each) for each in (*flags, pattern)]), holds)
         raise Unguided
 
-    def of_items(self, element: ast.expr, loop: ast.comprehension) -> Term:
-        """`all(p.age > 17 for p in X)`, for parts that are joined by `and`."""
+    def of_items(self, element: ast.expr, loop: ast.comprehension, which: Literal["each", "some"]) -> Term:
+        """`all(p.age > 17 for p in X)`, `any(..)`, for parts that are joined by `and`."""
         owner = self.symbol(loop.iter)
         if not isinstance(owner, PlaceSymbol) or not isinstance(loop.target, ast.Name) or loop.ifs or loop.is_async:
             raise Unguided
-        item, around = owner.step("each"), self.roots
+        item, around = owner.step(which), self.roots
         self.roots = {**around, loop.target.id: item}
         try:
             found = self.term(element)
@@ -556,6 +557,7 @@ class CompileTimeReading(ClauseReading):
         return super().term(node, holds)
 
     def atom(self, node: ast.expr, holds: bool) -> Term:
+        self._refuse_mistakes(node)
         is_known = self.is_known
         try:
             return super().atom(node, holds)
@@ -578,12 +580,19 @@ class CompileTimeReading(ClauseReading):
             raise QueryError(sentence, span=self.place(node), hint=hint)
         return super().left(node)
 
-    def value(self, node: ast.expr, holds: bool = True) -> Any:
-        root = self.roots[self.hole]
-        if isinstance(root, TextSymbol) and root.is_text and (found := self._mistake(node)):
-            sentence, hint = found
-            raise QueryError(sentence, span=self.place(node), hint=hint)
-        return super().value(node, holds)
+    def _refuse_mistakes(self, part: ast.expr) -> None:
+        """Raises QueryError for Python that fails for every text, wherever it stands in a part."""
+        root, inside = self.roots[self.hole], every_node(part)
+        has_names = any(isinstance(each, ast.arg | ast.comprehension) for each in inside)  # it may be one of them
+        if not isinstance(root, TextSymbol) or not root.is_text or has_names:
+            return
+        for node in inside:
+            match node:
+                case ast.Attribute(ast.Name(self.hole), name):
+                    root.refuse_unknown(name)
+                case ast.expr() if found := self._mistake(node):
+                    sentence, hint = found
+                    raise QueryError(sentence, span=self.place(node), hint=hint)
 
     def _mistake(self, node: ast.expr) -> tuple[str, str] | None:
         """Sentence and hint for Python that fails for every text."""
@@ -603,8 +612,8 @@ class CompileTimeReading(ClauseReading):
                 )
             case ast.Call(ast.Attribute(ast.Name(name), method), [_, *_]) if name == hole and method in METHODS:
                 return f"{hole}.{method}() takes nothing between its parentheses", f"write {hole}.{method}()"
-            case ast.BinOp(left, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow(), right):
-                if any(isinstance(side, ast.Name) and side.id == hole for side in (left, right)):
+            case ast.BinOp(_, ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Pow()) | ast.UnaryOp(ast.USub()):
+                if any(isinstance(side, ast.Name) and side.id == hole for side in ast.iter_child_nodes(node)):
                     return f"[{hole}] is text, and text has no arithmetic", f"write int({hole}), or [{hole}: int]"
         return None
 

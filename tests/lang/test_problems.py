@@ -103,6 +103,31 @@ def test_enough_is_enough():
     assert len(problems('"[1]"\n' * 500)) == 20
 
 
-def test_a_warning_of_python_is_given_once(recwarn):
-    compile(parse(Source("q", 'x = 3 is 3\nif y is 3:\n    "{z is 3}[X]"\n')))
-    assert [each.lineno for each in recwarn] == [1, 2, 3]
+def test_a_warning_of_python_s_compiler_is_given_once(recwarn):
+    text = 'x = 3 is 3\nif y is 3:\n    "{z is 3}[X]"\nassert (x, "y")\nx = () ()\nx = "a"["b"]\nx = 1[0]\n'
+    compile(parse(Source("q", text)))
+    assert [each.lineno for each in recwarn] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("code", [r'"\d"', r"b'\d'", r'f"\d{y:\d}"', r'"\8"', r"r'\777'", 'f"{y:02d} {{1if}}"'])
+def test_python_warns_of_no_text_that_is_parsed(code, recwarn):
+    for text in (f'x = {code}\n"[X]"', f'"[X]" where X == {code}', f'argmax(cache={code})\n  "[X]"'):
+        parse(Source("q", text))
+    assert not recwarn.list
+
+
+WORD, OCTAL = "a word follows this number at once", "an octal escape is too large"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        *((WORD, code) for code in ("1if x else 2", "[0x1for y in x]", "1or 2", "1.5in x", "1jis x", "0b1and x")),
+        *((WORD, code) for code in ("1_0not in x", 'f"{1if x else 2}"', "1 if x else(2if y else 3)")),
+        *((OCTAL, code) for code in (r'"\777"', r"b'\400'", r'f"\400"')),
+    ],
+)
+def test_what_python_warns_of_when_it_parses_is_refused(said, code, recwarn):
+    (first,), (second,) = problems(f'x = {code}\n"[X]"'), problems(f'"[X]" where X == ({code})')
+    assert first.message == second.message == said
+    assert not recwarn.list
