@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import lmql_lite as lq
@@ -37,16 +35,6 @@ def test_similar_rows_take_half_the_passes_and_say_the_same() -> None:
         assert sum(result.usage.forward_passes or 0 for result in results) == model.calls
     assert texts[True] == texts[False]
     assert 2 * passes[True] <= passes[False]
-
-
-def test_a_second_process_guesses_from_the_file(tmp_path: Any) -> None:
-    query, file = lq.compile(ROWS), str(tmp_path / "rows.tokens")
-    known, unknown = rows_model(), rows_model()
-    query.run_sync({"name": "Ada"}, model=known, session=lq.Session(), cache=file)
-    known.calls = 0
-    query.run_sync({"name": "Grace"}, model=known, session=lq.Session(), cache=file)
-    query.run_sync({"name": "Grace"}, model=unknown, session=lq.Session())
-    assert 2 * known.calls <= unknown.calls
 
 
 def test_accepted_guesses_are_told_with_their_tokens(session: lq.Session) -> None:

@@ -52,7 +52,8 @@ def is_recording(path: Path) -> bool:
 
 
 def read_recording(path: Path) -> tuple[list[Stored], int]:
-    """Rows of a recording, and the number of damaged lines. Raises CacheError for a file that is not a recording."""
+    """Rows of a recording, and the number of damaged lines. Raises CacheError for a file that is not a recording, or
+    that has damaged lines alone."""
     found, damaged = [], 0
     try:
         if path.stat().st_size and not is_recording(path):
@@ -60,18 +61,17 @@ def read_recording(path: Path) -> tuple[list[Stored], int]:
                 f"{path} is not a recording", hint=f"if it is a cache: lq cache export {path} -o NAME{SUFFIX}"
             )
         for line in read_lines(path):
-            record = line.record or {}
-            if record.keys() & {"rest", "token"}:
-                raise CacheError(
-                    f"{path} was written by an earlier lmql-lite, in a format that is no longer read",
-                    hint="remove it, and make a new one",
-                )
             try:
-                found.append(_stored(record))
+                found.append(_stored(line.record or {}))
             except (KeyError, TypeError, ValueError, OverflowError):
                 damaged += 1
     except OSError as error:
         raise CacheError(f"{path} cannot be read ({error.strerror})") from error
+    if damaged and not found:
+        raise CacheError(
+            f"{path} has no line that can be read: it is damaged, or was written by an earlier lmql-lite",
+            hint="remove it, and make a new one",
+        )
     return found, damaged
 
 
@@ -157,9 +157,6 @@ class RecordedRows(Rows):
     def rows(self, fingerprint: str, places: Sequence[int]) -> list[TreeRow]:
         known = self._rows.get(fingerprint, {})
         return [row for place in places for row in known.get(place, ())]
-
-    def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        return [row for here in self._rows.get(fingerprint, {}).values() for row in here][-most:]
 
     def stored(self) -> Iterator[Stored]:
         for fingerprint, model in self._models.items():

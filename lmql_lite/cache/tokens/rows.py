@@ -268,10 +268,6 @@ class Rows(ABC):
         """The rows at places. Damaged ones are left out."""
 
     @abstractmethod
-    def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        """The rows of a model that were written last, oldest first."""
-
-    @abstractmethod
     def stored(self) -> Iterator[Stored]:
         """All rows, oldest first. Damaged ones are left out. Raises CacheError if they cannot be read."""
 

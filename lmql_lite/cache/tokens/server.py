@@ -177,10 +177,6 @@ class TreeServer(Rows):
         with self._guard:
             return [row for key in keys for row in self._ahead.get(key, ())]
 
-    def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        """No rows: a server does not keep their order."""
-        return []
-
     def write(self, model: ModelName, batch: Callable[[], RowBatch], *, clock: Callable[[], float] = time.time) -> bool:
         """Writes the rows of a batch. Returns True when the server has them; otherwise there may be a notice."""
         self.follow()

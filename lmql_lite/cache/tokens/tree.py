@@ -42,8 +42,6 @@ FEW = 32
 """Number of suffixes of freed nodes that may stay in the index."""
 KEPT_PATHS = 64
 """Number of paths that are kept."""
-RECALLED = 300
-"""Number of latest rows that drafts continue in a new process."""
 
 
 @dataclass(slots=True)
@@ -110,12 +108,11 @@ class TokenTree:
         """Paths of the latest nodes that were asked for, by number."""
         self.root = Node(None, ROOT_TOKEN, next(self._numbers), self._freed)
         self._suffixes = Suffixes()
-        self._has_recalled = False
         self._dirty: DirtyEntries | None = DirtyEntries() if records else None
         self._longest = 1
         """Maximum number of tokens in an entry of this process."""
         self._spare: OrderedDict[Node, None] = OrderedDict()
-        """Evictable nodes with entries, or of recalled paths, least recently used first."""
+        """Evictable nodes with entries, least recently used first."""
         self._pins: dict[Node, int] = {}
         self._held: dict[Node, None] = {}
         """Nodes with entries on the path to a pin."""
@@ -209,9 +206,6 @@ class TokenTree:
         """Draft of at most `most` tokens after `node`, which followed the same last tokens elsewhere. With `skip` these
         may differ a little."""
         with self._lock:
-            if self._rows is not None and not self._has_recalled:
-                self._has_recalled = True
-                self._recall(self._rows)
             return self._suffixes.draft(node, most, skip)
 
     def difference(self, node: Node) -> Difference:
@@ -411,29 +405,6 @@ class TokenTree:
         if not node.pinned and node.entries:
             self._held.pop(node, None)
             self._spare[node] = None
-
-    def _recall(self, rows: Rows) -> None:
-        """Takes over the paths of the latest rows, so that drafts continue as the text of earlier processes did. Their
-        entries are read when a run needs them: what only drafts use does not count as used."""
-        places = {0: self.root}
-        for row in rows.latest(self.fingerprint, RECALLED):
-            way, place = [row], row
-            while place.parent not in places and len(way) <= RECALLED:
-                above = rows.rows(self.fingerprint, [place.parent])
-                if not above:
-                    break
-                place = above[0]
-                way.append(place)
-            for each in reversed(way):
-                node = places.get(each.parent)
-                if node is None:
-                    break
-                for token in unpacked_tokens(each.tokens):
-                    node = self._extend(node, token)
-                places[each.place] = node
-                self._suffixes.enter(node)
-                if not node.pinned:
-                    self._spare.setdefault(node)
 
     def _rows_at(self, nodes: Sequence[Node]) -> dict[Node, list[TreeRow]]:
         """Rows at nodes whose way is that of the node (law 5). The rows above, as far as they are there, are compared

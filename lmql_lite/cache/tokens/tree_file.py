@@ -322,14 +322,6 @@ class TreeFile(Rows):
         rows = (self._row(model[1], each) for each in found)
         return [row for row in rows if row is not None and row.place in wanted]
 
-    def latest(self, fingerprint: str, most: int) -> list[TreeRow]:
-        with self._guard, suppress(sqlite3.Error):
-            if self._reader is not None and (model := self._model(self._reader, fingerprint)) is not None:
-                found = self._reader.execute(f"{_EVERY} WHERE model = ? ORDER BY id DESC LIMIT ?", (model[0], most))
-                rows = [(stored_row(columns), checksum) for _, _, _, checksum, *columns in found]
-                return [row for row, checksum in reversed(rows) if row and row.checksum(model[1].checksum) == checksum]
-        return []
-
     def stored(self) -> Iterator[Stored]:
         with self._guard:
             database = self._reader

@@ -110,6 +110,12 @@ def test_a_file_that_may_not_be_written_is_read_and_nothing_is_kept(monkeypatch:
         assert result.notices == ("x.tokens: cannot be written: new entries are not kept",)
 
 
+def test_a_folder_that_may_not_be_written_gets_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_file.os, "access", lambda path, mode: mode != os.W_OK)
+    result = run(COUNT)
+    assert result.notices == ("x.tokens: cannot be created: new entries are not kept",) and not FILE.exists()
+
+
 def test_a_full_disk_keeps_what_was_whole_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(COUNT)
     with closing(sqlite3.connect(FILE, isolation_level=None)) as database:
