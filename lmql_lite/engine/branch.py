@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from io import IOBase
-from types import CodeType, CoroutineType, FunctionType
+from types import CodeType, CoroutineType, FunctionType, coroutine
 from typing import Any
 
 from lmql_lite.cache.tokens.nodes import Node
@@ -25,8 +25,8 @@ from lmql_lite.constraints.terms import Ending, Term
 from lmql_lite.engine import events
 from lmql_lite.engine.budget import Steps
 from lmql_lite.engine.environment import Context, Environment, evaluate, interpolated, value_of
-from lmql_lite.engine.events import Event, MediaShown, Text
-from lmql_lite.engine.fill import Fill, matcher_of
+from lmql_lite.engine.events import MediaShown, Text
+from lmql_lite.engine.fill import Fill
 from lmql_lite.engine.generator import Generator, scored
 from lmql_lite.engine.hole_decorators import Decoration
 from lmql_lite.engine.local import LocalGenerator
@@ -60,36 +60,6 @@ class Ask:
         return (yield self)
 
 
-@dataclass(slots=True, eq=False)
-class Resumption:
-    """Runs a coroutine of a query up to its next question; None at its end. Its last question is answered with
-    `called`, or the `error` is raised there. Futures that the coroutine awaits are passed on to the event loop."""
-
-    coroutine: Coroutine[Any, Any, Any]
-    called: Frame | None = None
-    error: BaseException | None = None
-    returned: tuple[Any, ...] | None = None
-    """Return value of the coroutine, once it has ended."""
-
-    def __await__(self) -> abc.Generator[Any, Any, Ask | None]:
-        go: Callable[[Any], Any] = self.coroutine.send
-        given: Any = self.called
-        if self.error is not None:
-            go, given = self.coroutine.throw, self.error
-        while True:
-            try:
-                met = go(given)
-            except StopIteration as end:
-                self.returned = end.value
-                return None
-            if type(met) is Ask:
-                return met
-            try:
-                go, given = self.coroutine.send, (yield met)
-            except BaseException as error:
-                go, given = self.coroutine.throw, error
-
-
 class Frame:
     """One query that is executed: its variables, and what its code calls."""
 
@@ -114,6 +84,8 @@ class Frame:
         """The state at the beginning of the open hole."""
         self.decoration: Decoration | None = None
         """The decorators of the open hole."""
+        self.is_guarded = False
+        """True if a handler of a calling query may discard the text, which is then emitted later (S33)."""
         self.held_back: list[events.Text | events.MediaShown] | None = None
         """Text of a query that may return a value: it is emitted once it is known to stay (S33)."""
         self.bound: dict[int, Term] = {}
@@ -206,6 +178,7 @@ class Frame:
             record.add(number, Begun(self.settings), prompt=branch.state.text)
         branch.state = branch.state._replace(part=-1)
         branch.frames.append(self)
+        branch.frame = self
         record.depth += 1
         try:
             self.returned = await FunctionType(self.program.code, self.environment)()
@@ -304,11 +277,6 @@ class OpenHole:
     rejections: int = 0
     tools: ToolCalls | None = None
 
-    def text(self, state: State) -> Matcher | ToolText:
-        """The text of the hole so far."""
-        matcher = matcher_of(state)
-        return matcher if self.tools is None else self.tools.whole(matcher)
-
     def fork(self, generator: Generator) -> OpenHole:
         fill = self.fill.fork(generator.path)
         return replace(self, fill=fill, judge=self.judge and self.judge.fork())
@@ -348,6 +316,8 @@ class Branch:
     def __init__(self, generator: Generator, steps: Steps, anew: Callable[[], Awaitable[Environment]]) -> None:
         self.state = generator.path.start()
         self.frames: list[Frame] = []
+        self.frame: Frame
+        """The innermost query, which runs next."""
         self.steps = steps
         self.anew = anew
         self.generator = generator
@@ -394,6 +364,7 @@ class Branch:
         fork.sleeps = True
         fork.asked = fork.called = fork._coroutine = None
         fork.frames = [frame.fork(fork) for frame in self.frames]
+        fork.frame = fork.frames[-1]
         assert isinstance(self.generator, LocalGenerator), "only a model that scores has several branches"
         fork.generator = self.generator.fork(number)
         fork.record = fork.generator.record
@@ -405,30 +376,20 @@ class Branch:
         return fork
 
     @property
-    def frame(self) -> Frame:
-        """The innermost query, which runs next."""
-        return self.frames[-1]
-
-    @property
     def part(self) -> Part | None:
         """The part of a prompt that the innermost query asked for last; None before the first."""
-        parts = self.frames[-1].program.parts
+        parts = self.frame.program.parts
         return parts[self.state.part] if self.state.part >= 0 else None
 
     @property
     def span(self) -> Span:
         """Place of that part."""
         part = self.part
-        return part.span if part is not None else self.frames[-1].program.span
+        return part.span if part is not None else self.frame.program.span
 
     def ends(self, error: BaseException) -> bool:
         """True for an exception that ends the branch, whatever handlers its queries have."""
         return error is self.final or error is self.steps.spent or isinstance(error, CANCELLATIONS)
-
-    def take_events(self) -> list[Event]:
-        """The events since the last call."""
-        taken, self.record.events = self.record.events, []
-        return taken
 
     def keep(self) -> None:
         """Pins the entries on the path in memory (S9), and shows the text to `context`."""
@@ -453,20 +414,34 @@ class Branch:
         """True if the query's Python has begun and not ended."""
         return self._coroutine is not None and not self.has_ended
 
-    async def resume(self, error: BaseException | None = None) -> Ask | None:
-        """The next question of the query's Python, None at its end. Raises the exceptions that the Python does not
-        handle."""
+    @coroutine
+    def resume(self, error: BaseException | None = None) -> abc.Generator[Any, Any, Ask | None]:
+        """The next question of the query's Python, None at its end. The last one is answered with `called`, or the
+        `error` is raised there. Futures that the Python awaits are passed on to the event loop.
+
+        Raises the exceptions that the Python does not handle.
+        """
         if self._coroutine is None:
             outermost = self.frames[0]
             self._coroutine = FunctionType(outermost.program.code, outermost.environment)()
-        resumption, self.called = Resumption(self._coroutine, self.called, error), None
-        try:
-            self.asked = await resumption
-        except BaseException:
-            self.has_ended = True
-            raise
-        self.has_ended, self.frames[0].returned = self.asked is None, resumption.returned
-        return self.asked
+        given, self.called, self.asked = self.called, None, None
+        while True:
+            try:
+                met = self._coroutine.send(given) if error is None else self._coroutine.throw(error)
+            except BaseException as end:
+                self.has_ended = True
+                if not isinstance(end, StopIteration):
+                    raise
+                self.frames[0].returned = end.value
+                return None
+            if type(met) is Ask:
+                self.asked = met
+                return met
+            error = None
+            try:
+                given = yield met
+            except BaseException as raised:
+                error = raised
 
     def close(self) -> None:
         """Ends the query's Python, which has nothing left to do."""
@@ -510,6 +485,7 @@ class Branch:
         """Goes back to the hole of this number, whose query has ended. After an exception the hole leaves no text."""
         record = self.record
         self.frames.pop()
+        self.frame = self.frames[-1]
         record.depth -= 1
         self.state = self.state._replace(part=number)
         if error is None or isinstance(error, GeneratorExit | GivenUp):  # nobody reads on
@@ -549,23 +525,15 @@ class Branch:
     # Text for watchers ----------------------------------------------------------------------------------------------
 
     @property
-    def is_guarded(self) -> bool:
-        """True if a handler of the query may discard the current text, which is then emitted later (S33)."""
-        return any(hole.is_guarded for hole in self.open_holes)
-
-    @property
     def has_last_words(self) -> bool:
         """True if a `with` or a `finally` of the query must run before the branch ends."""
-        return any(hole.has_last_words for hole in self.open_holes)
-
-    @property
-    def open_holes(self) -> list[Hole]:
-        """The holes that wait for a value, outermost first."""
-        holes = [frame.caller.op for frame in self.frames if frame.caller is not None]
-        return [*holes, self.part] if isinstance(self.part, Hole) else holes
+        parts = [frame.caller.op for frame in self.frames if frame.caller is not None] + [self.part]
+        return any(isinstance(part, Hole) and part.has_last_words for part in parts)
 
     def say(self, text: Text | MediaShown) -> None:
-        """Emits text, or holds it back until it is known to stay."""
+        """Emits text, if there is any, or holds it back until it is known to stay."""
+        if isinstance(text, Text) and not text.text:
+            return
         for frame in reversed(self.frames):
             if frame.held_back is not None:
                 frame.held_back.append(text)

@@ -213,13 +213,13 @@ class Choosable(NamedTuple):
     `held` are those of `Matcher.allowed`. `term` is the hole's condition."""
 
     tree: TokenTree
-    node: Node
     engine: Engine
     op: Hole
+    term: Term
+    node: Node
     matcher: Matcher
     held: bytes
     mask: Mask
-    term: Term | None = None
 
     @property
     def allowed(self) -> int:

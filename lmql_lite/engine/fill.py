@@ -6,6 +6,7 @@ checked as it arrives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +15,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
+from lmql_lite.cache.tokens.nodes import Node
+from lmql_lite.cache.tokens.scores import MISS, Miss
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.path import Path
@@ -78,6 +81,8 @@ class Fill(ABC):
         self.opened: State | None = None
         self._tried: list[Tried] = []
         """Picks of all attempts, or of the current draw if values are drawn."""
+        self._choosable: Callable[[Node, Matcher, bytes, Mask], Choosable] | None = None
+        """Makes the alternatives at a pick, for whoever shows them."""
 
     def fork(self, path: Path) -> Fill:
         """A copy for another branch, with its path."""
@@ -126,9 +131,9 @@ class Fill(ABC):
         """One of the candidates: known in the tree, in flight for another run, or asked of the model; `CUT` at the
         limit of the hole. None if the run has to look again, as after thoughts of a model."""
 
-    def known(self, state: State) -> State | None:
-        """The state after the next token if it is known and follows another token of the hole, else None."""
-        return None
+    def known(self, pick: Pick) -> TokenChoice | Miss | None:
+        """The one of them that the tree knows, None if there is none. The text of a server is always read."""
+        return MISS
 
     def take(self, pick: Pick, choice: TokenChoice, *, again: bool = False) -> State:
         """The state after the choice, `again` at a pick of an earlier attempt."""
@@ -144,15 +149,12 @@ class Fill(ABC):
             return self.path.take(state, choice.token, choice.logprob)
         # a token that begins with held text and goes beyond it belongs to this hole (S15)
         matcher = matcher.advance(data[len(pick.held) :], self.tokens_of_choice)
-        return self.path.choose(state, choice, self.op.name, matcher, self._choosable(pick))
+        choosable = self._choosable and self._choosable(state.node, pick.matcher, pick.held, pick.untried)
+        return self.path.choose(state, choice, self.op.name, matcher, choosable)
 
     def _kept(self, pick: Pick, choice: TokenChoice, *, again: bool) -> Pick:
         """The pick, kept for other attempts."""
         return pick
-
-    def _choosable(self, pick: Pick) -> Choosable | None:
-        """The alternatives at a pick, for whoever shows them."""
-        return None
 
     # Another value --------------------------------------------------------------------------------------------------
 
@@ -180,7 +182,8 @@ class Fill(ABC):
     def close(self, state: State) -> State:
         """The state after the filled hole. Tokens of other attempts are rejected."""
         assert self.opened is not None, "a hole is opened first"
-        self.path.record.reject(self.opened.newest, state.newest)
+        if self.op.may_reject:
+            self.path.record.reject(self.opened.newest, state.newest)
         return self.path.close(state)
 
     def incomplete(self, matcher: Matcher, hint: str) -> ConstraintError:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
@@ -126,13 +127,19 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
 
 async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
     """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
-    if hole.op.may_reject or hole.tools is not None or branch.frame.decoration is not None:
+    frame = branch.frame
+    if hole.op.may_reject or hole.tools is not None or frame.decoration is not None:
         return 0
-    is_guarded, done = branch.is_guarded, 0
-    while done < most and (state := hole.fill.known(branch.state)) is not None:
+    is_guarded, done = frame.is_guarded or hole.op.is_guarded, 0
+    fill, matcher = hole.fill, matcher_of(branch.state)
+    while done < most and not (branch.state.pending or matcher.forced()):
+        pick = fill.pick(branch.state)
+        choice = fill.known(pick)
+        if choice is None or isinstance(choice, Miss):
+            break
         done += 1
-        branch.state = state
-        matcher = matcher_of(state)
+        branch.state = fill.take(pick, choice)
+        matcher = matcher_of(branch.state)
         if matcher.ending is not None:
             await look(branch, hole)
             break
@@ -147,12 +154,13 @@ async def look(branch: Branch, hole: OpenHole) -> None:
     if branch.sleeps and (may_reject or frame.decoration or matcher_of(branch.state).ending is not None):
         await wake(branch)
     while True:
-        matcher = hole.text(branch.state)
+        piece = matcher_of(branch.state)
+        matcher = piece if hole.tools is None else hole.tools.whole(piece)
         if frame.decoration is not None:
             if not may_reject:
                 text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
                 await frame.decoration.tell(text, frame.environment)
-        elif not branch.is_guarded:
+        elif not (frame.is_guarded or hole.op.is_guarded):
             show(branch, hole, matcher)
         if not may_reject and matcher.ending is None:
             return
@@ -212,7 +220,8 @@ async def bind(
     branch.filled += 1
     branch.record.tell(events.HoleClosed(name, text, ending))
     branch.record.tell(events.Bound(name, value))
-    branch.record.add(branch.state.part, answer, term=frame.term, options=frame.options, prompt=before)
+    if branch.record.keeps_answers:
+        branch.record.add(branch.state.part, answer, term=frame.term, options=frame.options, prompt=before)
 
 
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask
 from lmql_lite.cache.tokens.nodes import ScoreEntry
 from lmql_lite.cache.tokens.scores import Miss
-from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.matcher import Engine, Matcher, matcher_after
 from lmql_lite.constraints.terms import Term
 from lmql_lite.constraints.vocabulary import Vocabulary
@@ -46,26 +45,18 @@ class LocalModel:
     def __init__(self, scorer: Scorer) -> None:
         self.name = scorer.name
         self.fingerprint = scorer.fingerprint
-        self.vocabulary_size = len(scorer.tokenizer.vocabulary)
+        self.vocabulary = scorer.tokenizer.vocabulary
+        self.vocabulary_size = len(self.vocabulary)
         self.scorer = scorer
         self.blocks = scorer if scorer.reuses_blocks else None
         """The scorer if it reuses blocks, else None."""
         self.chat = chat_of(scorer.tokenizer)
         self.engine = Engine(Vocabulary(scorer.tokenizer.vocabulary, scorer.tokenizer.eos))
-
-    @property
-    def notices(self) -> Sequence[str]:
-        return self.blocks.notices if self.blocks is not None else ()
-
-    def scheduler(self, tree: TokenTree) -> Scheduler:
-        return Scheduler(self.scorer, tree)
-
-    def generator(self, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling) -> LocalGenerator:
-        """The generator of one run. Raises InputError for an option of servers."""
-        if sampling.effort is not None:
-            sentence = f"effort is an option of models on servers, but {self.name} runs in this process"
-            raise InputError(sentence, hint="leave effort= out")
-        return LocalGenerator(self, scheduler, ledger, settings, sampling)
+        self.notices = scorer.notices
+        self.scheduler = partial(Scheduler, scorer)
+        """Makes the scheduler of a tree."""
+        self.generator = partial(LocalGenerator, self)
+        """Makes the generator of a run."""
 
 
 class LocalGenerator:
@@ -76,6 +67,10 @@ class LocalGenerator:
     def __init__(
         self, model: LocalModel, scheduler: Scheduler, ledger: Ledger, settings: Settings, sampling: Sampling
     ) -> None:
+        """Raises InputError for an option of servers."""
+        if sampling.effort is not None:
+            sentence = f"effort is an option of models on servers, but {model.name} runs in this process"
+            raise InputError(sentence, hint="leave effort= out")
         mark = model.blocks.mark if model.blocks is not None else None
         self.record = Record(ledger, keeps_answers=settings.has_beams)
         shared = scheduler.tree, model.scorer.tokenizer, model.engine.vocabulary, self.record, mark
@@ -99,13 +94,13 @@ class LocalGenerator:
     def fill(
         self, op: Hole, term: Term, state: State, sampling: Sampling, limit: int, lookahead: Callable[[], Lookahead]
     ) -> LocalFill:
-        self._begin()
+        if self._settings.is_isolated:
+            self._forget()
         return LocalFill(op, term, self, sampling, limit)
 
-    def _begin(self) -> None:
+    def _forget(self) -> None:
         """Forgets what is known, as isolated runs do before each question (S7)."""
-        if self._settings.is_isolated:
-            self.tree.drop_scores()
+        self.tree.drop_scores()
         if not self._settings.use_caches:  # the model computes its prompt anew as well
             self.record.scope = KVScope()
 
@@ -119,7 +114,8 @@ class LocalGenerator:
 
     async def weigh(self, state: State, options: Sequence[str]) -> list[list[TokenChoice]]:
         """The tokens of each option, as the next text."""
-        self._begin()
+        if self._settings.is_isolated:
+            self._forget()
         scorer, vocabulary = self.scheduler.scorer, self.engine.vocabulary.tokens
         ids = [scorer.tokenizer.encode(data_of(state.held) + option.encode()) for option in options]
         longest = max(range(len(ids)), key=lambda at: len(ids[at]))
@@ -154,7 +150,8 @@ class LocalGenerator:
         return self.path.settle(state, last=True)
 
     async def close(self) -> None:
-        self.scheduler.learn(self.record)
+        if self.record.draft:
+            self.scheduler.learn(self.record)
 
 
 Place = tuple[int, bytes, bytes]
@@ -192,7 +189,7 @@ class LocalFill(Fill):
 
     def __init__(self, op: Hole, term: Term, generator: LocalGenerator, sampling: Sampling, limit: int) -> None:
         super().__init__(op, generator.path, generator.record, sampling, limit)
-        self._term = term
+        self._choosable = partial(Choosable, generator.tree, generator.engine, op, term)
         self._scheduler = generator.scheduler
         self._engine = generator.engine
         self._left: dict[Place, Mask] = {}
@@ -224,22 +221,22 @@ class LocalFill(Fill):
         state = self.settle(state)
         matcher, held = matcher_of(state), data_of(state.held)
         draft = self._scheduler.scorer.tokenizer.encode(held) if held else ()
-        room = self._room(state) - len(draft)
+        room = self._scheduler.scorer.context_length - state.depth - len(draft)
         left = min(self.limit - state.used, room)
-        if left > 0:
-            return self._allowed(state, matcher, held, left, draft)
-        pick = Pick(state, matcher, left, held, draft=draft)
-        if matcher.may_end and (room > 0 or state.used):
-            return pick
-        raise self._dead_end(pick)
+        if left <= 0:
+            pick = Pick(state, matcher, left, held, draft=draft)
+            if matcher.may_end and (room > 0 or state.used):
+                return pick
+            raise self._dead_end(pick)
+        counted = penalties(state.newest, self.sampling) if self.sampling.penalises else NO_PENALTIES
+        pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), counted, draft)
+        return self._untried(pick) if self._exact and not self.sampling.truncates else pick
 
     async def choose(self, pick: Pick) -> TokenChoice:
-        if pick.left <= 0:
-            return CUT
-        choice = self._known(pick, pick.untried, self.sampling)
+        choice = self.known(pick)
         if isinstance(choice, Miss):
             try:
-                choice = self._known(pick, pick.untried, self.sampling, await self._asked(pick))
+                choice = self.known(pick, await self._asked(pick))
             except ModelError as error:
                 fail_unfilled(self.op, error)
         assert not isinstance(choice, Miss), "scores that were just made are whole"
@@ -247,21 +244,10 @@ class LocalFill(Fill):
             raise self._dead_end(pick)
         return choice
 
-    def known(self, state: State) -> State | None:
-        matcher = state.matcher
-        if matcher is None or not state.used or state.pending or state.held or state.overhang or matcher.forced():
-            return None  # text must be put on the path first
-        left = min(self.limit - state.used, self._room(state))
-        if left <= 0:
-            return None
-        pick = self._allowed(state, matcher, b"", left)
-        choice = self._known(pick, pick.untried, self.sampling)
-        return None if choice is None or isinstance(choice, Miss) else self.take(pick, choice)
-
-    def _known(
-        self, pick: Pick, mask: Mask, sampling: Sampling, entry: ScoreEntry | None = None
-    ) -> TokenChoice | Miss | None:
-        return self._scheduler.known(pick.state.node, mask, sampling, self.record, pick.penalties, entry)
+    def known(self, pick: Pick, entry: ScoreEntry | None = None) -> TokenChoice | Miss | None:
+        if pick.left <= 0:
+            return CUT
+        return self._scheduler.known(pick.state.node, pick.untried, self.sampling, self.record, pick.penalties, entry)
 
     def _asked(self, pick: Pick) -> Awaitable[ScoreEntry]:
         """The scores of a pick, which are on their way or asked of the model now."""
@@ -284,15 +270,8 @@ class LocalFill(Fill):
             matcher = after
         return len(draft)
 
-    def _room(self, state: State) -> int:
-        """Tokens that the model can read after the path."""
-        return self._scheduler.scorer.context_length - state.depth
-
-    def _allowed(self, state: State, matcher: Matcher, held: bytes, left: int, draft: tuple[int, ...] = ()) -> Pick:
-        counted = penalties(state.newest, self.sampling) if self.sampling.penalises else NO_PENALTIES
-        pick = Pick(state, matcher, left, held, self._mask(matcher, state.held, left), counted, draft)
-        if not self._exact or self.sampling.truncates:
-            return pick
+    def _untried(self, pick: Pick) -> Pick:
+        """The pick without the tokens that lead to rejected draws alone."""
         place = place_of(pick)
         if self._single not in (None, place):
             self._exact.add(place)
@@ -330,10 +309,6 @@ class LocalFill(Fill):
         if choice.data and not pick.held and _ends_at_once(pick.matcher, choice.data):  # they all give one value (S18)
             pick.untried[self._ends(pick.untried, pick.matcher)] = False
         return pick
-
-    def _choosable(self, pick: Pick) -> Choosable:
-        tree, engine, matcher = self._scheduler.tree, self._engine, pick.matcher
-        return Choosable(tree, pick.state.node, engine, self.op, matcher, pick.held, pick.untried, self._term)
 
     def _cross_out(self, mask: Mask, token: int) -> None:
         """Removes a token from the mask; all end-of-text tokens count as one."""
@@ -374,7 +349,7 @@ class LocalFill(Fill):
             sampling = self.sampling
             if ways and sampling.temperature > 0:  # each draw has its own noise
                 sampling = replace(sampling, index=sampling.index + len(ways) * DRAWS_APART)
-            choice = self._known(pick, left, sampling, entry)
+            choice = self._scheduler.known(pick.state.node, left, sampling, self.record, pick.penalties, entry)
             if isinstance(choice, Miss):
                 return False
             if choice is None:
@@ -445,7 +420,7 @@ class LocalFill(Fill):
     def _dead_end(self, pick: Pick) -> ConstraintError | ModelError:
         """The error of a pick without candidates."""
         state, matcher = pick.state, pick.matcher
-        room = self._room(state) - len(pick.draft)
+        room = self._scheduler.scorer.context_length - state.depth - len(pick.draft)
         if room <= 0 or matcher.allowed(pick.held, UNLIMITED).any():
             if room >= self.limit - state.used:
                 return self.incomplete(matcher, "raise max_tokens, or limit lengths in the type (max_length)")

@@ -89,11 +89,13 @@ class Path:
 
         The `last` call, which no token follows, holds nothing back.
         """
-        state = self._in_turn(state if state.overhang is None else self.resolve(state), is_asked=not last)
+        if state.overhang is not None:
+            state = self.resolve(state)
         if not state.pending and not last:
             return state
         # text left held by a hole that ended before its first token is ordinary text
-        return self._spell(state._replace(pending=joined(state.held, state.pending), held=()), last=last)
+        pending = joined(state.held, state.pending) if state.held else state.pending
+        return self._spell(state._replace(pending=pending, held=()), last=last)
 
     def show(self, state: State, item: Media, tokens: tuple[int, ...]) -> State:
         """The state after a picture, video or clip, which `tokens` represent on the path. Text before and after it is
@@ -105,10 +107,6 @@ class Path:
         step = self.record.join(token, state.node, self._tree.extend_path(state.node, tokens), state.newest)
         return state.shown(item, step, len(tokens))
 
-    def _in_turn(self, state: State, *, is_asked: bool) -> State:
-        """The state in the turn to which pending text belongs."""
-        return state
-
     def _showing(self, state: State) -> State:
         """The state in a turn that may show an item."""
         return state
@@ -117,8 +115,9 @@ class Path:
         ids = self._tokenizer.encode(read(state.pending))
         taken = ids if last else ids[: len(ids) - self._ambiguous(ids, state)]
         marks = block_marks(self._vocabulary.lengths[list(taken)].tolist(), state.pending) if self._mark else {}
-        state, many = self._take_text(state, taken) if self._mark is None else (state, 0)
-        for at, token in enumerate(taken[many:]):
+        if self._mark is None:
+            state, taken = self._take_text(state, taken)
+        for at, token in enumerate(taken):
             if self._mark is not None and at in marks:
                 state = state._replace(node=self._tree.extend(state.node, self._mark(marks[at])))
             state = self.take(state, token)
@@ -140,15 +139,15 @@ class Path:
         # the first question needs at least one token before it
         return back if state.depth else min(back, len(ids) - 1)
 
-    def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, int]:
-        """The state after the tokens that hold only the program's own text, added all at once, and their number."""
+    def _take_text(self, state: State, ids: tuple[int, ...]) -> tuple[State, tuple[int, ...]]:
+        """The state after the tokens that hold only the program's own text, added all at once, and the other tokens."""
         if not state.pending or state.pending[0].hole is not None:
-            return state, 0
+            return state, ids
         piece, *others = state.pending
         ends = np.cumsum(self._vocabulary.lengths[list(ids)]).tolist()
         many = bisect_left(ends, len(piece.data)) if others else bisect_right(ends, len(piece.data))
         if not many:  # the first token also holds text of the next piece
-            return state, 0
+            return state, ids
         node, newest, begin = state.node, state.newest, 0
         for token, end in zip(ids[:many], ends[:many], strict=True):
             child = self._tree.extend(node, token)
@@ -157,8 +156,8 @@ class Path:
             node, begin = child, end
         if many >= LONG:  # a pin below it then need not walk up to the root
             self._tree.extend_path(state.node, ids[:many])
-        pending = without(state.pending, ends[many - 1])
-        return state._replace(node=node, newest=newest, depth=state.depth + many, pending=pending), many
+        _, pending = begun(state.pending, ends[many - 1])
+        return state._replace(node=node, newest=newest, depth=state.depth + many, pending=pending), ids[many:]
 
     def take(self, state: State, token: int, logprob: float | None = None) -> State:
         """The state after a token of settled text, taken from `held`, or from `pending` if nothing is held.
@@ -168,10 +167,6 @@ class Path:
         spelled, left = begun(state.held or state.pending, int(self._vocabulary.lengths[token]))
         held, pending = (left, state.pending) if state.held else ((), left)
         state = state._replace(held=held, pending=pending, score=state.score + (logprob or 0.0))
-        return self._put(state, token, spelled, logprob)
-
-    def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
-        """The state after a token that spells these pieces."""
         return self._add(state, token, spelled, self._tree.extend(state.node, token), state.depth + 1, logprob)
 
     # Holes -------------------------------------------------------------------------------------------------------
@@ -189,7 +184,15 @@ class Path:
         node = self._tree.extend(state.node, choice.token) if choice.node is None else choice.node
         token = Token(choice.token, choice.data, hole, choice.source, "kept", choice.logprob)
         step = self.record.join(token, state.node, node, state.newest, choosable)
-        return state.chosen(step, choice.logprob or 0.0, matcher)
+        return state._replace(
+            node=node,
+            held=(),
+            matcher=matcher,
+            newest=step,
+            depth=state.depth + 1,
+            used=state.used + (hole == state.hole),
+            score=state.score + (choice.logprob or 0.0),
+        )
 
     def force(self, state: State, data: bytes, hole: str) -> State:
         """The state with text that a constraint forces; it is pending, like the program's own."""
@@ -326,8 +329,9 @@ class BytePath(Path):
             raise ModelError(sentence, span=item.span, hint="begin the turn with {:user}")
         return self.show(state, item, media_tokens(item))
 
-    def _in_turn(self, state: State, *, is_asked: bool) -> State:
-        return self._showing(state) if state.pending else state
+    def settle(self, state: State, *, last: bool = False) -> State:
+        state = self.resolve(state)
+        return super().settle(self._showing(state) if state.pending else state, last=last)
 
     def _showing(self, state: State) -> State:
         if not self._chat or state.turn is not None:

@@ -73,7 +73,7 @@ async def wake(branch: Branch) -> None:
     waiting, decoration = branch.frames, branch.frame.decoration
     for frame in waiting:
         frame.decoration = None
-    branch.frames, record.at, record.depth = waiting[:1], 0, 1
+    branch.frames, branch.frame, record.at, record.depth = waiting[:1], waiting[0], 0, 1
     branch.frame.begin(await branch.anew())
     error: BaseException | None = None
     while True:

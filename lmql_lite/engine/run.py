@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from lmql_lite.cache.kv.blocks import CBlock
 from lmql_lite.engine import events
@@ -19,7 +19,6 @@ from lmql_lite.engine.record import CANCELLATIONS, GivenUp, Raised
 from lmql_lite.engine.replay import Inputs, wake
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.settings import Settings, header
-from lmql_lite.engine.state import State
 from lmql_lite.engine.subquery import call, return_value
 from lmql_lite.engine.tracebacks import from_query, unwrapped
 from lmql_lite.errors import BudgetError, ConstraintError, ModelError
@@ -27,6 +26,8 @@ from lmql_lite.media import Media
 from lmql_lite.options import Sampling
 from lmql_lite.program.ops import Hole, Program, PromptText, Turn
 from lmql_lite.tokens import Token
+
+Done = TypeVar("Done")
 
 
 class Run:
@@ -55,7 +56,8 @@ class Run:
     def begin(self) -> tuple[events.Started, Branch]:
         """The first event, and the first branch. The decoder decides which branches go on (`engine/decode/`)."""
         first = Branch(self.generator, self.steps, self._anew)
-        first.frames.append(Frame(first, self._program, self._environment, self.settings, self._sampling))
+        first.frame = Frame(first, self._program, self._environment, self.settings, self._sampling)
+        first.frames.append(first.frame)
         program, environment = self._program, self._environment
         started = events.Started(
             self.generator.model,
@@ -81,13 +83,10 @@ class Run:
 
     async def step(self, branch: Branch, ahead: int = 0) -> None:
         """Runs the query's Python to the next part of a prompt, or in an open hole adds one token or a stretch of
-        forced text, and then at most `ahead` known tokens.
+        forced text, and then at most `ahead` known tokens. Like `ways` and `take`, it is called `guarded`.
 
         Raises exceptions of the query, and BudgetError after too many steps.
         """
-        await self._guarded(branch, self._step(branch, ahead))
-
-    async def _step(self, branch: Branch, ahead: int) -> None:
         self.steps.take()
         hole = branch.hole
         if hole is None:
@@ -110,18 +109,11 @@ class Run:
             self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
 
     async def ways(self, branch: Branch, most: int, *, weighed: bool = False) -> list[Way]:
-        """The next tokens of a branch that `may_part`, for a decoder that weighs with their weights; none after an
-        exception that the query handles."""
-        ways: list[Way] = []
-
-        async def ask() -> None:
-            self.steps.take()
-            fill = _parting(branch)
-            branch.state = fill.settle(branch.state)
-            ways.extend(await (fill.outcomes if weighed else fill.ways)(fill.pick(branch.state), most))
-
-        await self._guarded(branch, ask())
-        return ways
+        """The next tokens of a branch that `may_part`, for a decoder that weighs with their weights."""
+        self.steps.take()
+        fill = _parting(branch)
+        branch.state = fill.settle(branch.state)
+        return await (fill.outcomes if weighed else fill.ways)(fill.pick(branch.state), most)
 
     def known_ways(self, branch: Branch, most: int) -> list[Way]:
         """The next tokens of a branch that `may_part`, if the tree knows them all; else none, as if there were an
@@ -139,13 +131,9 @@ class Run:
 
     async def take(self, branch: Branch, way: Way) -> None:
         """Takes one of the next tokens. If Python rejects it, a branch that does not lead has a `rejection`."""
-
-        async def go() -> None:
-            assert branch.hole is not None, "a hole is open"
-            branch.state = _parting(branch).take(way.pick, way.choice)
-            await look(branch, branch.hole)
-
-        await self._guarded(branch, go())
+        assert branch.hole is not None, "a hole is open"
+        branch.state = _parting(branch).take(way.pick, way.choice)
+        await look(branch, branch.hole)
 
     async def close_branch(self, branch: Branch) -> None:
         """Runs the `finally` blocks and the exits of `with`, without asking a model, since nobody reads on."""
@@ -159,7 +147,7 @@ class Run:
             for _ in range(LAST_STEPS):
                 if branch.is_over:
                     break
-                await self.step(branch)
+                await self.guarded(branch, self.step(branch))
         except GivenUp:
             pass
 
@@ -205,28 +193,24 @@ class Run:
 
     def _text(self, branch: Branch, text: PromptText, values: tuple[Any, ...]) -> None:
         """Adds literals and values to the prompt. A list of messages becomes turns of the chat."""
-        shown = said = branch.state
-        given = iter(values)
+        state, shown, given = branch.state, len(branch.state.text), iter(values)
         for part in text.parts:
-            if isinstance(part, str):
-                said = said.say(part)
-                continue
-            value = next(given)
+            value = part if isinstance(part, str) else next(given)
             if isinstance(value, str):
-                said = said.say(value, is_block=isinstance(value, CBlock), is_value=True)
+                state = state.say(value, is_block=isinstance(value, CBlock), is_value=value is not part)
                 continue
             if isinstance(value, Media):
-                said = branch.generator.show(said, value)
-                _emit(branch, shown, said)
+                state = branch.generator.show(state, value)
+                branch.say(events.Text(state.text[shown:], role=state.turn))
                 branch.say(events.MediaShown(str(value), item=value))
-                shown = said
+                shown = len(state.text)
                 continue
             for role, content in value:
-                _emit(branch, shown, said)
-                shown = said = branch.generator.path.begin(said, role)
-                said = said.say(content, is_value=True)
-        _emit(branch, shown, said)
-        branch.state = said
+                branch.say(events.Text(state.text[shown:], role=state.turn))
+                shown = len(state.text)
+                state = branch.generator.path.begin(state, role).say(content, is_value=True)
+        branch.say(events.Text(state.text[shown:], role=state.turn))
+        branch.state = state
 
     async def _hole(self, branch: Branch, op: Hole) -> None:
         """Opens a hole, or calls the query that fills it."""
@@ -247,11 +231,11 @@ class Run:
 
     # Exceptions -----------------------------------------------------------------------------------------------------
 
-    async def _guarded(self, branch: Branch, work: Awaitable[None]) -> None:
-        """Awaits the work; the query may handle its exceptions."""
-        raised = None
+    async def guarded(self, branch: Branch, work: Awaitable[Done]) -> Done | None:
+        """Awaits the work. The query may handle its exceptions; the return value is None then."""
+        raised, done = None, None
         try:
-            await work
+            done = await work
         except BaseException as error:
             raised = error
         if raised is not None:  # outside the handler above, so that the query's exceptions get no false context
@@ -260,6 +244,7 @@ class Run:
             finally:
                 raised = None  # breaks the reference cycle of exception, traceback and frame
         branch.keep()
+        return done
 
     async def _raised(self, branch: Branch, error: BaseException) -> None:
         """Moves to the query's handler of an exception. Without a handler, raises it or the one that replaced it.
@@ -298,9 +283,3 @@ class Run:
 def _parting(branch: Branch) -> LocalFill:
     assert branch.hole is not None and isinstance(branch.hole.fill, LocalFill), "the branch may part"
     return branch.hole.fill
-
-
-def _emit(branch: Branch, shown: State, said: State) -> None:
-    text = said.text[len(shown.text) :]
-    if text:
-        branch.say(events.Text(text, role=said.turn))

@@ -86,15 +86,22 @@ class Scheduler:
 
         `penalties` are those of the earlier tokens.
         """
-        entry = entry or self.tree.scores(node)
-        choice = MISS if entry is None else self._choice(node, entry, mask, sampling, record, penalties)
-        answer = None
-        if isinstance(choice, Miss):
+        entry, is_close = entry or self.tree.scores(node), None
+        token, logprob = (MISS, None) if entry is None else self._picked(node, entry, mask, sampling, penalties)
+        if token is None:
+            return None
+        if entry is None or isinstance(token, Miss):
             answer = self.tree.answer(node, self._asked(mask, sampling, penalties))
-        if answer is None:
-            return choice
-        data = b"" if answer.token in self._eos else self._spelled[answer.token] or b""
-        return TokenChoice(answer.token, data, answer.logprob, record.ledger.source(node, answer.run))
+            if answer is None:
+                return MISS
+            token, logprob, run = answer.token, answer.logprob, answer.run
+        else:
+            run = entry.run
+            if self._epsilon is not None:
+                path = self.tree.path_hash(node)
+                is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
+        data = b"" if token in self._eos else self._spelled[token] or b""
+        return TokenChoice(token, data, logprob, record.ledger.source(node, run), is_close)
 
     def asked(
         self, node: Node, draft: tuple[int, ...], mask: Mask, record: Record, place: DraftPlace | None
@@ -192,41 +199,26 @@ class Scheduler:
 
     # Answers from the tree ----------------------------------------------------------------------------------------
 
-    def _choice(
-        self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, record: Record, penalties: Penalties
-    ) -> TokenChoice | Miss | None:
-        """The choice from known scores; where their top k alone misses it, it is stored as an answer."""
-        top_k = entry.scores.top_k() if isinstance(entry.scores, Scores) else entry.scores
-        token = self._pick(node, top_k, mask, sampling, penalties)
-        if isinstance(token, Miss) and isinstance(entry.scores, Scores):
-            token = self._pick(node, entry.scores, mask, sampling, penalties)
-            assert not isinstance(token, Miss), "whole scores decide everything"
-            if token is not None:
-                answer = Answer(token, entry.scores.logprob(token), entry.run)
-                self.tree.add_answer(node, self._asked(mask, sampling, penalties), answer)
-        if token is None or isinstance(token, Miss):
-            return token
-        logprob = entry.scores.logprob(token)
-        assert logprob is not None, "what was picked is known"
-        is_close = None
-        if self._epsilon is not None:
-            path = self.tree.path_hash(node)
-            is_close = self._epsilon > 0 and entry.scores.is_close(self._epsilon, mask, sampling, path, penalties)
-        data = b"" if token in self._eos else self._spelled[token] or b""
-        return TokenChoice(token, data, logprob, record.ledger.source(node, entry.run), is_close)
-
-    def _pick(
-        self, node: Node, scores: Scores | TopK, mask: Mask, sampling: Sampling, penalties: Penalties
-    ) -> int | Miss | None:
-        """The chosen token, a function of scores, penalties, mask, seed and path alone (law 1); None if the mask allows
-        none."""
-        if sampling.temperature <= 0:
-            token = scores.best(mask, penalties)
-        else:
-            token = scores.sample(mask, sampling, self.tree.path_hash(node), penalties)
-        # an only allowed token outside the top k is known without its log-probability
-        known = not isinstance(token, int) or scores.logprob(token) is not None
-        return token if known else MISS
+    def _picked(
+        self, node: Node, entry: ScoreEntry, mask: Mask, sampling: Sampling, penalties: Penalties
+    ) -> tuple[int | Miss | None, float | None]:
+        """The token that known scores decide, and its log-probability: a function of scores, penalties, mask, seed and
+        path alone (law 1). None if the mask allows none. Where the top k alone misses it, it is stored as an answer."""
+        for scores in (entry.scores,) if isinstance(entry.scores, TopK) else (entry.scores.top_k(), entry.scores):
+            if sampling.temperature <= 0:
+                token = scores.best(mask, penalties)
+            else:
+                token = scores.sample(mask, sampling, self.tree.path_hash(node), penalties)
+            if token is None:
+                return None, None
+            # an only allowed token outside the top k is found without its log-probability
+            logprob = None if isinstance(token, Miss) else scores.logprob(token)
+            if isinstance(token, Miss) or logprob is None:
+                continue
+            if isinstance(scores, Scores):
+                self.tree.add_answer(node, self._asked(mask, sampling, penalties), Answer(token, logprob, entry.run))
+            return token, logprob
+        return MISS, None
 
     @staticmethod
     def _asked(mask: Mask, sampling: Sampling, penalties: Penalties) -> StoredQuestion:

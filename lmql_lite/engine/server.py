@@ -45,6 +45,7 @@ PRINTABLE = range(0x20, 0x7F)
 class ServerModel:
     """A model on a server, with everything that its runs share. Its matchers read bytes, for want of a vocabulary."""
 
+    vocabulary = None
     vocabulary_size = VOCABULARY
     notices: Sequence[str] = ()
 

@@ -6,8 +6,10 @@ import asyncio
 import functools
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, repeat
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,8 +22,8 @@ from lmql_lite.engine import events
 from lmql_lite.engine.budget import Account, Budget
 from lmql_lite.engine.calls import Calls
 from lmql_lite.engine.capability_cache import CapabilityCache
-from lmql_lite.engine.decode.decoder import Decoder, decoding
-from lmql_lite.engine.decode.sample import SeveralRuns
+from lmql_lite.engine.decode.decoder import Batches, decoding
+from lmql_lite.engine.decode.sample import together
 from lmql_lite.engine.environment import environment_of, evaluate
 from lmql_lite.engine.ledger import Ledger
 from lmql_lite.engine.local import LocalModel
@@ -117,8 +119,7 @@ class Session:
         account: Account | None = None,
     ) -> AsyncGenerator[events.Batch, None]:
         """Events of one run, in batches. `calls` collects the calls of models; runs with the same `account` share their
-        limits. Raises errors of the package, and exceptions of the query
-        unchanged.
+        limits. Raises errors of the package, and exceptions of the query unchanged.
 
         The entries of a run are stored before its last event (S34), which has the notices of the cache.
         """
@@ -127,31 +128,32 @@ class Session:
         first = (UNNAMED,) if is_unnamed else ()
         opened = await self._open(program, inputs, settings, model, calls, account)
         first = (*first, *opened.settings.notices)
-        run = opened.run
-        is_kept, shown, started = opened.reads_only, dict[str, None](), run.begin()
-        recording = opened.recorded()
+        is_kept, recording, shown = opened.reads_only, opened.recording, dict[str, None]()
         try:
-            yield [started, *map(events.Notice, first)]
-            while not run.is_over:
-                await run.advance()
-                if batch := run.take_events():
+            async with aclosing(opened.batches) as batches:
+                async for batch in batches:
+                    last = batch[-1]
+                    if isinstance(last, events.Started):
+                        yield [last, *map(events.Notice, first)]
+                        continue
+                    if isinstance(last, events.Finished) and not is_kept:
+                        is_kept = True
+                        await opened.keep()
+                    new = dict.fromkeys(notice for source in opened.sources for notice in source if notice not in shown)
+                    notices = list(map(events.Notice, new))
+                    shown |= new
+                    if isinstance(last, events.Finished):
+                        for notice in notices:
+                            yield [notice]
+                        yield [last.noting((*first, *shown)) if first or shown else last]
+                        continue
                     if recording is not None:
                         recording.see(batch)
-                    yield [*opened.new_notices(shown), *batch]
-            last = run.finished()
-            if not is_kept:
-                is_kept = True
-                await opened.keep()
-            for notice in opened.new_notices(shown):
-                yield [notice]
-            yield [last.noting((*first, *shown)) if first or shown else last]
-        except BaseException as error:
-            await run.close(error)
-            if isinstance(error, CacheError) and opened.recording is not None:
-                raise opened.recording.stale(error) from None
-            raise
-        else:
-            await run.close(None)
+                    yield [*notices, *batch]
+        except CacheError as error:
+            if recording is None:
+                raise
+            raise recording.stale(error) from None
         finally:
             if not is_kept:  # answers before an error are paid for too
                 await opened.keep()
@@ -185,39 +187,45 @@ class Session:
                 hint=f"write sample(n={settings.results}) for the same number of results, or use a local: model",
             )
         known = None if settings.cache_mode == "refresh" else trees
-        replays = settings.cache_mode == "replay"
-
-        def begun() -> Ledger:
-            if trees is None:
-                return Ledger(1, settings.budget, account, calls)
-            speculates, number = settings.speculate and not replays, next(trees.runs)
-            return Ledger(number, settings.budget, account, calls, speculates=speculates, replays=replays)
-
-        ledger = begun()
+        replays = trees is not None and settings.cache_mode == "replay"
+        first, budget = settings.sampling(), settings.budget
+        count = 1 if settings.has_beams else settings.results
+        speculates = trees is not None and settings.speculate and not replays
+        ledgers = [
+            Ledger(number, budget, account, calls, speculates=speculates, replays=replays)
+            for number in islice(repeat(1) if trees is None else trees.runs, count)
+        ]
         if settings.blocks != EXACT:
             found = self._reusing(found, BlockPolicy.parse(settings.blocks))
-        entry = await self._entry(found, known, ledger, recording)
-        fresh = None
+        entry: SharedModel | None = self._local.get(getattr(found, "fingerprint", ""))
+        if entry is None:
+            entry = await self._shared(found, known, ledgers[0], recording)
+        fresh: TokenTree | None = None
+        shared: Any = None
         if trees is not None and settings.cache_mode == "refresh":  # a fresh tree has no entries
             fresh = TokenTree(trees.max_bytes, records=True)
-        runs, ledgers = list[Decoder](), list[Ledger]()
+        elif trees is not None:  # the runs of a loop share a scheduler
+            loop = self._loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+            schedulers = loop.setdefault(trees, {})
+            shared = schedulers.get(entry)
+            if shared is None:
+                shared = schedulers[entry] = entry.scheduler(trees.tree(entry.fingerprint))
+        runs: list[Batches] = []
 
         def is_here(model: str | Model) -> bool:
             return self.model(model) == own
 
-        first, count = settings.sampling(), 1 if settings.has_beams else settings.results
-        for seed in (first.seed,) if count == 1 else seeds(first.seed, count):
+        for seed, ledger in zip((first.seed,) if count == 1 else seeds(first.seed, count), ledgers, strict=True):
             if runs:
                 environment = environment_of(program, inputs)
                 await header(program, environment)
-                ledger = begun()
             sampling = replace(first, seed=seed)
-            generator = entry.generator(self._scheduler(entry, trees, fresh), ledger, settings, sampling)
+            scheduler: Any = shared or entry.scheduler(TokenTree() if fresh is None else fresh)
+            generator = entry.generator(scheduler, ledger, settings, sampling)
             generator.record.number = len(runs)
             run = Run(program, environment, settings, sampling, generator, is_here, inputs)
             runs.append(decoding(settings.decoder_name)(run))
-            ledgers.append(ledger)
-        together = runs[0] if len(runs) == 1 else SeveralRuns(runs, at_once=not settings.budget.counts_tokens)
+        batches = runs[0] if count == 1 else together(runs, at_once=not budget.counts_tokens)
         reads_only = trees is None or settings.cache_mode in ("ro", "replay")
         sources = [*(each.notices for each in ledgers), entry.notices]
         if trees is not None and trees.has_file:
@@ -226,7 +234,11 @@ class Session:
             reads_only = True
         if trees is not None and not reads_only:
             trees.begin()
-        return Opened(together, settings, entry, trees, fresh, reads_only, sources, self._capabilities, recording)
+        if trees is None:
+            recording = None
+        if recording is not None:
+            recording.names(entry.fingerprint, entry.vocabulary)
+        return Opened(batches, settings, entry, trees, fresh, reads_only, sources, self._capabilities, recording)
 
     def _reusing(self, model: Model, policy: BlockPolicy) -> Model:
         """The model with block reuse by this policy. Raises ModelError if it does not support that."""
@@ -268,22 +280,10 @@ class Session:
         await saved.follow()
         return saved
 
-    def _scheduler(self, model: SharedModel, trees: ModelTrees | None, fresh: TokenTree | None) -> Any:
-        """The scheduler that a run shares with the other runs of this loop; one of its own without a cache."""
-        if trees is None or fresh is not None:
-            return model.scheduler(TokenTree() if fresh is None else fresh)
-        loop = self._loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-        schedulers = loop.setdefault(trees, {})
-        if model not in schedulers:
-            schedulers[model] = model.scheduler(trees.tree(model.fingerprint))
-        return schedulers[model]
-
-    async def _entry(
+    async def _shared(
         self, model: Model, trees: ModelTrees | None, ledger: Ledger, recording: Recording | None
     ) -> SharedModel:
         """A model with everything that its runs share. `ledger` pays for the probe; a replay does not probe."""
-        if here := self._local.get(getattr(model, "fingerprint", "")):  # faster than the check of a protocol
-            return here
         if isinstance(model, Completer):
             earlier = self._capabilities.known(trees, model) if trees else None
             if ledger.replays and earlier is None and recording is not None:
@@ -310,11 +310,11 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Runs that are about to begin; `run` is the only one, or all together. `trees` are their cache, None if every hole
-    asks anew. Entries of a `fresh` tree replace the known ones. `reads_only`: new entries are not stored. `sources` are
-    the lists of notices of the cache and of a model that reuses blocks; notices may still be added to them."""
+    """Runs that are about to begin, with the events of all of them. `trees` are their cache, None if every hole asks
+    anew. Entries of a `fresh` tree replace the known ones. `reads_only`: new entries are not stored. `sources` are the
+    lists of notices of the cache and of a model that reuses blocks. `recording` has what the runs read and write."""
 
-    run: Decoder
+    batches: Batches
     settings: Settings
     model: SharedModel
     trees: ModelTrees | None
@@ -323,20 +323,6 @@ class Opened:
     sources: list[Sequence[str]]
     capabilities: CapabilityCache
     recording: Recording | None
-
-    def new_notices(self, shown: dict[str, None]) -> list[events.Notice]:
-        """Notices that are not shown yet."""
-        new = [notice for notices in self.sources for notice in notices if notice not in shown]
-        shown.update(dict.fromkeys(new))
-        return [events.Notice(notice) for notice in new]
-
-    def recorded(self) -> Recording | None:
-        """The recording of these runs, if they have a cache."""
-        if self.trees is None or self.recording is None:
-            return None
-        vocabulary = self.model.scorer.tokenizer.vocabulary if isinstance(self.model, LocalModel) else None
-        self.recording.names(self.model.fingerprint, vocabulary)
-        return self.recording
 
     async def keep(self) -> None:
         """Stores the new entries of the runs."""

@@ -94,7 +94,8 @@ class Settings:
         if self.given.get("use_caches") is False:
             below = {name: value for name, value in below.items() if name not in _OF_CACHES}
         both = Settings({**below, **self.given}, (*header.notices, *self.notices))
-        _require_no_cache(both.given)
+        if not both.use_caches:
+            _require_no_cache(both.given)
         _raise(clash(both.decoder_name, both.given))
         return both
 
@@ -204,7 +205,8 @@ def checked(values: Mapping[str, Any], spans: Mapping[str, Span] | None = None) 
         given["prefill"] = _prefill(given["prefill"])
     if "cache" in given:
         given["cache"] = _cache(given["cache"], spans.get("cache"))
-    _require_no_cache(given, spans)
+    if given.get("use_caches") is False:
+        _require_no_cache(given, spans)
     mode = given.get("cache_mode")
     if mode in ("ro", "refresh", "replay") and given.get("cache") is False:
         raise InputError(
@@ -221,8 +223,6 @@ _OF_CACHES = {"cache": False, "cache_mode": "off", "blocks": EXACT}
 
 def _require_no_cache(given: Mapping[str, Any], spans: Mapping[str, Span] | None = None) -> None:
     """Raises InputError for an option that asks for reuse beside `use_caches=False`."""
-    if given.get("use_caches") is not False:
-        return
     for name, none in _OF_CACHES.items():
         if name in given and given[name] != none:
             value = given[name].path if isinstance(given[name], TokenCache) else given[name]

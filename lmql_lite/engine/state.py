@@ -123,18 +123,6 @@ class State(NamedTuple):
         media, text = (*self.media, item), self.text + str(item)
         return self._replace(node=step.node, newest=step, depth=self.depth + added, media=media, text=text)
 
-    def chosen(self, step: Step, logprob: float, matcher: Matcher | None) -> State:
-        """The state after a chosen token; `matcher` is the open hole's after it."""
-        return self._replace(
-            node=step.node,
-            held=(),
-            matcher=matcher,
-            newest=step,
-            depth=self.depth + 1,
-            used=self.used + (step.token.hole == self.hole),
-            score=self.score + logprob,
-        )
-
 
 def cut_off(state: State) -> State:
     """The state without the tokens that run past the end of a hole; their part of the hole is pending again."""

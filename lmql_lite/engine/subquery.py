@@ -38,7 +38,8 @@ async def call(branch: Branch, op: Hole, nested: NestedCall, is_here: IsHere) ->
     branch.state = branch.generator.path.resolve(branch.state)
     caller = Caller(op, nested, branch.term(op), branch.state)
     frame = Frame(branch, nested.program, environment, settings, settings.sampling(), caller)
-    frame.held_back = [] if nested.returns or branch.is_guarded else None
+    frame.is_guarded = branch.frame.is_guarded or op.is_guarded
+    frame.held_back = [] if nested.returns or frame.is_guarded else None
     branch.called = frame
 
 

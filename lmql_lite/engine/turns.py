@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lmql_lite.cache.tokens.nodes import Node
 from lmql_lite.cache.tokens.tree import TokenTree
 from lmql_lite.constraints.vocabulary import Vocabulary
 from lmql_lite.engine.path import Path
@@ -48,19 +49,28 @@ class TemplatePath(Path):
         super().__init__(tree, tokenizer, vocabulary, record, mark)
         self.chat = chat
 
-    def _in_turn(self, state: State, *, is_asked: bool) -> State:
-        return self._answering(state, is_asked=is_asked) if state.turn is not None else state
+    def settle(self, state: State, *, last: bool = False) -> State:
+        state = self.resolve(state)
+        return super().settle(state if state.turn is None else self._answering(state, is_asked=not last), last=last)
 
     def _showing(self, state: State) -> State:
         is_new = state.turn is not None and self._is_new(state)
         return self._begun(state, is_asked=False) if is_new else state
 
-    def _put(self, state: State, token: int, spelled: tuple[Piece, ...], logprob: float | None = None) -> State:
+    def _add(
+        self,
+        state: State,
+        token: int,
+        pieces: tuple[Piece, ...],
+        node: Node,
+        depth: int,
+        logprob: float | None = None,
+    ) -> State:
         """The state after a token. It is recorded if any of its text is in the prompt."""
-        told = shown(spelled)
+        told = shown(pieces)
         if told:
-            return super()._put(state, token, told, logprob)
-        return state._replace(node=self._tree.extend(state.node, token), depth=state.depth + 1)
+            return super()._add(state, token, told, node, depth, logprob)
+        return state._replace(node=node, depth=depth)
 
     def _ambiguous(self, ids: tuple[int, ...], state: State) -> int:
         """Text of the template is not ambiguous."""
@@ -135,5 +145,6 @@ class TemplatePath(Path):
                 continue
             if read(state.pending):
                 state = self._spell(state, last=True)
-            state = self._put(state._replace(pending=()), part, state.pending)
+            node = self._tree.extend(state.node, part)
+            state = self._add(state._replace(pending=()), part, state.pending, node, state.depth + 1)
         return state

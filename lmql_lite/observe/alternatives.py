@@ -59,7 +59,7 @@ def _clauses(choosable: Choosable) -> list[tuple[str, Matcher]]:
     parts = choosable.term.terms if isinstance(choosable.term, And) else (choosable.term,)
     found: list[tuple[str, Matcher]] = []
     for part in parts:
-        if part is None or part.span is None:
+        if part.span is None:
             continue
         try:
             alone: Matcher = choosable.engine.matcher(part, b"", MAX_LENGTH, op.name, op.span)

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from lmql_lite.engine import events
-from lmql_lite.engine.decode.decoder import Decoder
+from lmql_lite.engine.decode.decoder import Batches
 from lmql_lite.engine.run import Run
 
 AHEAD = 64
 """Maximum number of known tokens taken before their events are emitted: a millisecond or two."""
 
 
-class OneBranch(Decoder):
-    """A run that never branches."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def begin(self) -> events.Started:
-        started, self._branch = self.run.begin()
-        return started
-
-    @property
-    def is_over(self) -> bool:
-        return self._branch.is_over
-
-    def advance(self) -> Awaitable[None]:
-        return self.run.step(self._branch, AHEAD)
-
-    def take_events(self) -> list[events.Event]:
-        return self._branch.take_events()
-
-    def finished(self) -> events.Finished:
-        return events.Finished(self.run.result(self._branch))
-
-    async def close(self, error: BaseException | None) -> None:
-        try:
-            if error is not None:
-                await self.run.close_branch(self._branch)
-        finally:
-            self._branch.leave()
-            await self.run.generator.close()
+async def one_branch(run: Run) -> Batches:
+    """The events of a run that never branches."""
+    started, branch = run.begin()
+    try:
+        yield [started]
+        while not branch.is_over:
+            await run.guarded(branch, run.step(branch, AHEAD))
+            batch, branch.record.events = branch.record.events, []
+            if batch:
+                yield batch
+        yield [events.Finished(run.result(branch))]
+    except BaseException:
+        await run.close_branch(branch)
+        raise
+    finally:
+        branch.leave()
+        await run.generator.close()
 
 
-DECODING = OneBranch
+DECODING = one_branch

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch
-from lmql_lite.engine.decode.decoder import Decoder
+from lmql_lite.engine.decode.decoder import Batches
 from lmql_lite.engine.fill import matcher_of
 from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.local import LocalFill, LocalGenerator, Way
@@ -153,7 +153,7 @@ class Continuation:
         return self.beam.leads and not self.rank
 
 
-class BeamSearch(Decoder):
+class BeamSearch:
     """The competing branches of a run. A decoder decides which beams move in a round and which continuations stay."""
 
     def __init__(self, run: Run, *, observes: bool = False) -> None:
@@ -203,14 +203,30 @@ class BeamSearch(Decoder):
 
     # A round --------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> events.Started:
-        started, first = self.run.begin()
-        self.live.append(Beam(first, 0, self.forced))
-        return started
+    @classmethod
+    async def decoded(cls, run: Run) -> Batches:
+        """The events of a run."""
+        search, (started, first) = cls(run), run.begin()
+        search.begin(Beam(first, 0, search.forced))
+        try:
+            yield [started]
+            while search.live:
+                await search.advance()
+                if batch := search.take_events():
+                    yield batch
+            yield [search.finished()]
+        except BaseException:
+            async with AsyncExitStack() as stack:
+                for beam in search.live:
+                    stack.push_async_callback(run.close_branch, beam.branch)
+            raise
+        finally:
+            for beam in search._all_beams:
+                beam.branch.leave()
+            await run.generator.close()
 
-    @property
-    def is_over(self) -> bool:
-        return not self.live
+    def begin(self, first: Beam) -> None:
+        self.live.append(first)
 
     async def advance(self) -> None:
         """Each moving beam takes one token. Exceptions of the query pass through. A ConstraintError is raised only if
@@ -255,17 +271,6 @@ class BeamSearch(Decoder):
         others = [beam.branch.record.newest for beam in self.best_beams if beam not in results]
         lost = (step.token for newest in (*others, *self._pruned) for step in _steps(newest, seen))
         return tuple(replace(token, fate="pruned") for token in lost if token.hole is not None)
-
-    async def close(self, error: BaseException | None) -> None:
-        """Closes every beam, also after an exception in one."""
-        try:
-            async with AsyncExitStack() as stack:
-                for beam in self.live if error is not None else ():
-                    stack.push_async_callback(self._close, beam)
-        finally:
-            for beam in self._all_beams:
-                beam.branch.leave()
-            await self.run.generator.close()
 
     @property
     def _all_beams(self) -> list[Beam]:
@@ -315,7 +320,7 @@ class BeamSearch(Decoder):
         while not (branch.is_over or beam.is_lost):
             if _is_at_question(branch):
                 return
-            await self._tried(beam, self.run.step(branch))
+            await self._tried(beam, self.run.guarded(branch, self.run.step(branch)))
 
     def _is_known(self, beam: Beam) -> bool:
         """True if the next tokens of a beam and the scores of its forced tokens are in the tree."""
@@ -333,14 +338,15 @@ class BeamSearch(Decoder):
             await asyncio.gather(self._tried(beam, self._look_ahead(beam)), self._weigh(beam))
         else:  # forced tokens of this step are scored in the next round, whether or not the beam waits for the model
             before = self.forced.weigh(branch.generator, branch.state.newest)
-            await asyncio.gather(self._tried(beam, self.run.step(branch)), before)
+            step = self.run.guarded(branch, self.run.step(branch))
+            await asyncio.gather(self._tried(beam, step), before)
 
     async def _weigh(self, beam: Beam) -> None:
         await self.forced.weigh(beam.branch.generator, beam.branch.state.newest)
 
     async def _look_ahead(self, beam: Beam) -> None:
         if not beam.ways:
-            beam.ways = await self.run.ways(beam.branch, self.ways)
+            beam.ways = await self.run.guarded(beam.branch, self.run.ways(beam.branch, self.ways)) or []
 
     async def _finish(self) -> None:
         """Turns beams at their end into results, and gives up beams that can no longer become one. Scores only fall,
@@ -380,7 +386,8 @@ class BeamSearch(Decoder):
 
     async def _take(self, beam: Beam, continuation: Continuation) -> None:
         assert continuation.way is not None, "the beam goes on"
-        await self._tried(beam, self.run.take(beam.branch, continuation.way))
+        taking = self.run.take(beam.branch, continuation.way)
+        await self._tried(beam, self.run.guarded(beam.branch, taking))
 
     def _fork(self, beam: Beam) -> Beam:
         self._emit(beam)
@@ -403,16 +410,15 @@ class BeamSearch(Decoder):
         self.best_beams = [beam for beam in self.best_beams if beam not in gone]
         for beam in beams:
             self._pruned.append(beam.branch.record.newest)
-            await self._close(beam)
+            await self.run.close_branch(beam.branch)
             self._emit(beam)
             self._events.append(events.Pruned(beam.number))
             beam.branch.leave()
 
-    async def _close(self, beam: Beam) -> None:
-        await self.run.close_branch(beam.branch)
-
     def _emit(self, beam: Beam) -> None:
-        self._events += beam.branch.take_events()
+        new = beam.branch.record.events
+        self._events += new
+        new.clear()
 
 
 def may_part(branch: Branch) -> bool:
@@ -471,4 +477,4 @@ def are_equal(one: Branch, other: Branch) -> bool:
     return same(one.record.answers, other.record.answers)
 
 
-DECODING = BeamSearch
+DECODING = BeamSearch.decoded

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from lmql_lite.engine.decode.beam import BeamSearch
 
-DECODING = BeamSearch
+DECODING = BeamSearch.decoded

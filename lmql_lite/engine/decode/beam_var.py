@@ -29,4 +29,4 @@ class BeamOfVariables(BeamSearch):
         return -normalised, continuation.beam.number, continuation.rank
 
 
-DECODING = BeamOfVariables
+DECODING = BeamOfVariables.decoded

@@ -43,4 +43,4 @@ class BestK(BeamSearch):
         return self._asked < int(self.options.get("budget", BUDGET))
 
 
-DECODING = BestK
+DECODING = BestK.decoded

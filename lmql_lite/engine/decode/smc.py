@@ -44,13 +44,10 @@ class Particles(BeamSearch):
         self._is_exact = True
         self._result: Result | None = None
 
-    def begin(self) -> events.Started:
-        started, first = self.run.begin()
-        first.leads = False
-        beam = Beam(first, 0, self.forced)
-        self.live.append(beam)
-        self._weights[beam], self._cut[beam] = 0.0, ()
-        return started
+    def begin(self, first: Beam) -> None:
+        super().begin(first)
+        first.branch.leads = False
+        self._weights[first], self._cut[first] = 0.0, ()
 
     async def advance(self) -> None:
         """Each moving branch takes a token, or is given up. Exceptions of the query pass through, and a ConstraintError
@@ -92,7 +89,8 @@ class Particles(BeamSearch):
         return [*looks, self._weigh(beam)]
 
     async def _look_ahead(self, beam: Beam) -> None:
-        beam.ways = await self.run.ways(beam.branch, self._particles, weighed=True)
+        asking = self.run.ways(beam.branch, self._particles, weighed=True)
+        beam.ways = await self.run.guarded(beam.branch, asking) or []
 
     def _total(self, beam: Beam) -> float:
         """Logarithm of the probability that the branch stands for."""
@@ -217,4 +215,4 @@ class Particles(BeamSearch):
         return tuple(notices)
 
 
-DECODING = Particles
+DECODING = Particles.decoded

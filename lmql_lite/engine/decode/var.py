@@ -42,4 +42,4 @@ class VariableSearch(BeamSearch):
         return min((beam.branch.filled for beam in beams), default=0)
 
 
-DECODING = VariableSearch
+DECODING = VariableSearch.decoded
