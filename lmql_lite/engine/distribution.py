@@ -112,7 +112,7 @@ class Choosing:
         for text in texts:
             tokens = self._generator.count(text, data_of(state.held))
             after = _filled(matcher, text.encode(), tokens) if tokens <= self._max_tokens else None
-            objection = await self._judge.objects(after, self._environment) if after else None
+            objection = await self._judge.objects(text, self._environment) if after else None
             if after and not objection:
                 left.append(Option(text, self._judge.value))
             elif refusal is None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from lmql_lite.cache.tokens.draws import NO_PENALTIES, Mask, Penalties
 from lmql_lite.cache.tokens.nodes import Node
-from lmql_lite.cache.tokens.scores import MISS, Miss
 from lmql_lite.constraints.matcher import Matcher, matcher_after
 from lmql_lite.engine.events import Choosable
 from lmql_lite.engine.path import Path
@@ -131,9 +130,9 @@ class Fill(ABC):
         """One of the candidates: known in the tree, in flight for another run, or asked of the model; `CUT` at the
         limit of the hole. None if the run has to look again, as after thoughts of a model."""
 
-    def known(self, pick: Pick) -> TokenChoice | Miss | None:
-        """The one of them that the tree knows, None if there is none. The text of a server is always read."""
-        return MISS
+    def known(self, pick: Pick) -> TokenChoice | None:
+        """The candidate that `choose` returns at once; None if it is not known. The text of a server is always read."""
+        return None
 
     def take(self, pick: Pick, choice: TokenChoice, *, again: bool = False) -> State:
         """The state after the choice, `again` at a pick of an earlier attempt."""

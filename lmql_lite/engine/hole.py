@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lmql_lite.cache.tokens.scores import Miss
 from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
@@ -24,7 +23,7 @@ from lmql_lite.engine.record import Answer, Decorated, FromText, copied
 from lmql_lite.engine.replay import wake
 from lmql_lite.engine.segment import Lookahead, lookahead_at
 from lmql_lite.engine.state import State
-from lmql_lite.engine.tools.fill import ToolCalls, ToolText
+from lmql_lite.engine.tools.fill import ToolCalls
 from lmql_lite.engine.tools.toolbox import own_decoder
 from lmql_lite.errors import ConstraintError, InputError
 from lmql_lite.program.json_types import JsonType
@@ -125,74 +124,42 @@ async def _prefilled(branch: Branch, hole: OpenHole, given: Given) -> State:
     return state
 
 
-async def run_ahead(branch: Branch, hole: OpenHole, most: int) -> int:
-    """Adds at most `most` known tokens, up to the end of the hole, unless Python judges them. Returns their number."""
-    frame = branch.frame
-    if hole.op.may_reject or hole.tools is not None or frame.decoration is not None:
-        return 0
-    is_guarded, done = frame.is_guarded or hole.op.is_guarded, 0
-    fill, matcher = hole.fill, matcher_of(branch.state)
-    while done < most and not (branch.state.pending or matcher.forced()):
-        pick = fill.pick(branch.state)
-        choice = fill.known(pick)
-        if choice is None or isinstance(choice, Miss):
-            break
-        done += 1
-        branch.state = fill.take(pick, choice)
-        matcher = matcher_of(branch.state)
-        if matcher.ending is not None:
-            await look(branch, hole)
-            break
-        if not is_guarded:
-            show(branch, hole, matcher)
-    return done
-
-
 async def look(branch: Branch, hole: OpenHole) -> None:
-    """Emits and judges the text of the hole. Closes the hole at its end, or goes back for another value."""
-    frame, may_reject = branch.frame, hole.op.may_reject
-    if branch.sleeps and (may_reject or frame.decoration or matcher_of(branch.state).ending is not None):
-        await wake(branch)
+    """Emits the text of the hole, or passes it to decorators. Text that may be cut, rejected or discarded waits, and
+    so does an incomplete character (S33). At its end, Python judges the value, and the hole closes or goes back for
+    another one (S21)."""
+    frame = branch.frame
     while True:
         piece = matcher_of(branch.state)
         matcher = piece if hole.tools is None else hole.tools.whole(piece)
-        if frame.decoration is not None:
-            if not may_reject:
-                text = matcher.text[: matcher.certain].decode("utf-8", "ignore")
-                await frame.decoration.tell(text, frame.environment)
-        elif not (frame.is_guarded or hole.op.is_guarded):
-            show(branch, hole, matcher)
-        if not may_reject and matcher.ending is None:
-            return
-        broken = None
-        if hole.judge is not None:
-            broken = await hole.judge.objects(matcher, frame.environment)
-        if broken is None:
+        if branch.sleeps and (matcher.ending is not None or frame.decoration is not None):
+            await wake(branch)
+        if matcher.ending is None:
             break
+        text = matcher.value.decode()
+        broken = None if hole.judge is None else await hole.judge.objects(text, frame.environment)
+        if broken is None:
+            branch.state = hole.fill.close(branch.state)
+            branch.hole = None
+            value = text if hole.judge is None else hole.judge.value
+            rest = matcher.value[hole.shown :].decode()
+            await bind(branch, hole.op.name, value, text, matcher.ending, rest, FromText(text))
+            return
         if not branch.leads:
             branch.rejection = broken
             return
-        goes_back = may_reject and hole.rejections < frame.settings.backtracks
+        goes_back = hole.op.may_reject and hole.rejections < frame.settings.backtracks
         back = await hole.fill.go_back(branch.state) if goes_back else None
         if back is None:
             raise hole.rejected(broken, matcher)
         hole.rejections += 1
         branch.state = back
-    if matcher.ending is not None:
-        name, text = hole.op.name, matcher.value.decode()
-        branch.state = hole.fill.close(branch.state)
-        branch.hole = None
-        value = hole.judge.value if hole.judge is not None else text
-        rest = matcher.value[hole.shown :].decode()
-        await bind(branch, name, value, text, matcher.ending, rest, FromText(text))
-
-
-def show(branch: Branch, hole: OpenHole, matcher: Matcher | ToolText) -> None:
-    """Emits text of the hole. Text that may be cut or rejected waits, and so does an incomplete character (S33)."""
-    if matcher.ending is not None or hole.op.may_reject:
+    if hole.op.may_reject:
         return
-    ready = matcher.text[hole.shown : matcher.certain].decode("utf-8", "ignore")
-    if ready:
+    if frame.decoration is not None:
+        await frame.decoration.tell(matcher.text[: matcher.certain].decode("utf-8", "ignore"), frame.environment)
+    elif not (frame.is_guarded or hole.op.is_guarded):
+        ready = matcher.text[hole.shown : matcher.certain].decode("utf-8", "ignore")
         hole.shown += len(ready.encode())
         branch.say(events.Text(ready, hole.op.name))
 

@@ -234,20 +234,21 @@ class LocalFill(Fill):
 
     async def choose(self, pick: Pick) -> TokenChoice:
         choice = self.known(pick)
-        if isinstance(choice, Miss):
+        if choice is None:
             try:
                 choice = self.known(pick, await self._asked(pick))
             except ModelError as error:
                 fail_unfilled(self.op, error)
-        assert not isinstance(choice, Miss), "scores that were just made are whole"
-        if choice is None:
-            raise self._dead_end(pick)
+        assert choice is not None, "scores that were just made are whole"
         return choice
 
-    def known(self, pick: Pick, entry: ScoreEntry | None = None) -> TokenChoice | Miss | None:
+    def known(self, pick: Pick, entry: ScoreEntry | None = None) -> TokenChoice | None:
         if pick.left <= 0:
             return CUT
-        return self._scheduler.known(pick.state.node, pick.untried, self.sampling, self.record, pick.penalties, entry)
+        choice = self._scheduler.known(pick.state.node, pick.untried, self.sampling, self.record, pick.penalties, entry)
+        if choice is None:
+            raise self._dead_end(pick)
+        return None if isinstance(choice, Miss) else choice
 
     def _asked(self, pick: Pick) -> Awaitable[ScoreEntry]:
         """The scores of a pick, which are on their way or asked of the model now."""

@@ -9,9 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.engine.environment import Environment, evaluate, value_of
-from lmql_lite.engine.tools.fill import ToolText
 from lmql_lite.errors import Span
 from lmql_lite.program.ops import Hole, HoleType
 from lmql_lite.program.symbols import MADE
@@ -43,11 +41,8 @@ class Judge:
         self.op = replace(self.op, type=type)
         self._type = type.spec if type else None
 
-    async def objects(self, matcher: Matcher | ToolText, environment: Environment) -> Objection | None:
-        """The first condition that the complete value breaks."""
-        if matcher.ending is None:
-            return None
-        text = matcher.value.decode()
+    async def objects(self, text: str, environment: Environment) -> Objection | None:
+        """The first condition that the complete value of this text breaks."""
         try:
             self.value = self._valued(text)
         except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply

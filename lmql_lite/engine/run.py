@@ -12,7 +12,7 @@ from lmql_lite.engine.branch import Branch, Frame
 from lmql_lite.engine.budget import LAST_STEPS, Steps
 from lmql_lite.engine.environment import Environment, environment_of
 from lmql_lite.engine.generator import Generator
-from lmql_lite.engine.hole import decorate, look, open_hole, run_ahead
+from lmql_lite.engine.hole import decorate, look, open_hole
 from lmql_lite.engine.local import LocalFill, Way
 from lmql_lite.engine.nested import IsHere, called
 from lmql_lite.engine.record import CANCELLATIONS, GivenUp, Raised
@@ -83,7 +83,7 @@ class Run:
 
     async def step(self, branch: Branch, ahead: int = 0) -> None:
         """Runs the query's Python to the next part of a prompt, or in an open hole adds one token or a stretch of
-        forced text, and then at most `ahead` known tokens. Like `ways` and `take`, it is called `guarded`.
+        forced text, and then at most `ahead` more that are known. Like `ways` and `take`, it is called `guarded`.
 
         Raises exceptions of the query, and BudgetError after too many steps.
         """
@@ -92,21 +92,26 @@ class Run:
         if hole is None:
             await self._advance(branch)
             return
-        fill, state = hole.fill, branch.state
-        if forced := fill.forced(state):
-            branch.state = fill.force(state, forced)
-        else:
-            pick = fill.pick(state)  # all text is on the path, and the condition allows some tokens next
-            choice = await fill.choose(pick)  # known in the tree, in flight, or asked of the model
-            if choice is None:
-                branch.state, self.steps.left = pick.state, self.steps.left + 1
+        if hole.op.may_reject or hole.tools is not None or branch.frame.decoration is not None:
+            ahead = 0  # Python may run between the tokens
+        for more in range(min(ahead, self.steps.left) + 1):
+            if forced := hole.fill.forced(branch.state):
+                branch.state = hole.fill.force(branch.state, forced)
+            else:
+                pick = hole.fill.pick(branch.state)  # all text is on the path, and the condition allows some tokens
+                branch.state = pick.state
+                # known in the tree, in flight, or asked of the model
+                choice = hole.fill.known(pick) if more else await hole.fill.choose(pick)
+                if choice is None:
+                    self.steps.left += not more
+                    return
+                branch.state = hole.fill.take(pick, choice)  # the token joins the path, its record and the events
+            self.steps.left -= bool(more)
+            if hole.tools is not None:
+                hole.fill, branch.state = await hole.tools.go_on(hole.fill, branch.state)
+            await look(branch, hole)  # emits the text, lets Python judge it, and closes the hole at its end
+            if branch.hole is not hole:
                 return
-            branch.state = fill.take(pick, choice)  # the token joins the path, its record and the events
-        if hole.tools is not None:
-            hole.fill, branch.state = await hole.tools.go_on(fill, branch.state)
-        await look(branch, hole)  # emits the text, lets Python judge it, and closes a hole at its end
-        if ahead and branch.hole is hole:
-            self.steps.left -= await run_ahead(branch, hole, min(ahead, self.steps.left))
 
     async def ways(self, branch: Branch, most: int, *, weighed: bool = False) -> list[Way]:
         """The next tokens of a branch that `may_part`, for a decoder that weighs with their weights."""
