@@ -32,7 +32,7 @@ from lmql_lite.engine.hole_decorators import Decoration
 from lmql_lite.engine.local import LocalGenerator
 from lmql_lite.engine.nested import Caller
 from lmql_lite.engine.path import answered
-from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.predicates import Objection
 from lmql_lite.engine.record import CANCELLATIONS, Begun, GivenUp, Raised, Record, refuse
 from lmql_lite.engine.result import OptionScores
 from lmql_lite.engine.settings import Settings
@@ -41,7 +41,7 @@ from lmql_lite.engine.tools.fill import ToolCalls, ToolText
 from lmql_lite.errors import BudgetError, ConstraintError, InputError, LmqlLiteError, ModelError, QueryError, Span
 from lmql_lite.options import Sampling
 from lmql_lite.program.holes import settled
-from lmql_lite.program.ops import FRAME, STEP, Hole, HoleType, Interpolated, Part, Program, PromptText, Turn
+from lmql_lite.program.ops import FRAME, STEP, Hole, Interpolated, Part, Program, PromptText, Turn
 from lmql_lite.program.types import NAMES
 from lmql_lite.program.values import texts_of
 
@@ -270,22 +270,13 @@ class OpenHole:
     op: Hole
     term: Term
     fill: Fill
-    judge: Judge | None
-    """None if the hole accepts every text as its value."""
     shown: int = 0
     """Number of emitted bytes of the hole's text."""
     rejections: int = 0
     tools: ToolCalls | None = None
 
     def fork(self, generator: Generator) -> OpenHole:
-        fill = self.fill.fork(generator.path)
-        return replace(self, fill=fill, judge=self.judge and self.judge.fork())
-
-    def retype(self, type: HoleType | None) -> None:
-        """Gives the hole its type as another run of the query's Python made it."""
-        self.op = replace(self.op, type=type)
-        if self.judge is not None:
-            self.judge.retype(type)
+        return replace(self, fill=self.fill.fork(generator.path))
 
     def rejected(self, broken: Objection, matcher: Matcher | ToolText) -> ConstraintError:
         value = matcher.value.decode("utf-8", "replace")

@@ -12,10 +12,10 @@ import numpy as np
 from lmql_lite.cache.tokens.draws import is_greedy, mix
 from lmql_lite.cache.tokens.scores import Scores
 from lmql_lite.constraints.matcher import Matcher, matcher_after
-from lmql_lite.engine.environment import Environment, value_of
+from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.fill import fail_unfilled, quoted
-from lmql_lite.engine.generator import Generator, inserted, logprob_of
-from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.generator import inserted, logprob_of
+from lmql_lite.engine.predicates import Objection, valued
 from lmql_lite.engine.result import probabilities
 from lmql_lite.engine.state import State, data_of
 from lmql_lite.errors import ConstraintError, InputError, ModelError, Span
@@ -35,14 +35,6 @@ class Option(NamedTuple):
     value: Any
 
 
-class Refusal(NamedTuple):
-    """The reason why an option is forbidden, as the end of a sentence, and its place."""
-
-    reason: str
-    span: Span
-    hint: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The chosen option, the state after it, and (value, probability) of every allowed option."""
@@ -53,96 +45,87 @@ class Chosen:
     distribution: list[tuple[Any, float]]
 
 
-class Choosing:
-    """The choice of one `distribution` hole among its options."""
+async def choose(branch: Branch, op: Hole, options: Any, matcher: Matcher, given: str | None = None) -> Chosen:
+    """Removes options of a hole that its conditions forbid, asks the model about the rest, and takes one: the `given`,
+    if any.
 
-    def __init__(
-        self, op: Hole, environment: Environment, generator: Generator, sampling: Sampling, max_tokens: int
-    ) -> None:
-        assert op.distribution is not None, "there are options to choose from"
-        self._op = op
-        self._span = op.distribution.span
-        self._environment = environment
-        self._judge = Judge(op)
-        self._generator = generator
-        self._sampling = sampling
-        self._max_tokens = max_tokens
+    `matcher` is the beginning of the hole. Raises ConstraintError if no option is left, and ModelError if an option
+    exceeds the model's context.
+    """
+    assert op.distribution is not None, "there are options to choose from"
+    span, generator, name = op.distribution.span, branch.generator, op.name
+    try:
+        texts = texts_of(options)
+    except InputError as error:
+        sentence = f"the distribution of [{name}] cannot be made: {error.message}"
+        raise ConstraintError(sentence, span=span, hint=error.hint) from None
+    state = generator.path.settle(generator.path.answer(branch.state))
+    left = await _possible(branch, op, state, texts, matcher)
+    if given is not None and given not in [option.text for option in left]:
+        hint = f"the allowed options are {', '.join(quoted(option.text) for option in left)}"
+        raise ConstraintError(f"[{name}] cannot be {quoted(given)}: no option", span=span, hint=hint)
+    if len(left) == 1:  # no choice, so no question
+        text, value = left[0]
+        state = generator.path.force(state, text.encode(), name)
+        return Chosen(state._replace(text=state.text + text), text, value, [(value, 1.0)])
+    texts, values = zip(*left, strict=True)
+    try:
+        weighed = await generator.weigh(state, texts)
+    except ModelError as error:
+        fail_unfilled(op, error)
+    logprobs = [logprob_of(option) for option in weighed]
+    drawn = picked(logprobs, branch.frame.sampling, generator.tree.path_hash(state.node))
+    at = drawn if given is None else texts.index(given)
+    state = inserted(generator, state, name, weighed[at])
+    distribution = list(zip(values, probabilities(logprobs), strict=True))
+    return Chosen(state._replace(text=state.text + texts[at]), texts[at], values[at], distribution)
 
-    async def choose(self, state: State, options: Any, matcher: Matcher, given: str | None = None) -> Chosen:
-        """Removes options that the conditions forbid, asks the model about the rest, and takes one: the `given`, if
-        any.
 
-        `matcher` is the beginning of the hole. Raises ConstraintError if no option is left, and ModelError if an option
-        exceeds the model's context.
-        """
-        try:
-            texts = texts_of(options)
-        except InputError as error:
-            raise ConstraintError(
-                f"the distribution of [{self._op.name}] cannot be made: {error.message}",
-                span=self._span,
-                hint=error.hint,
-            ) from None
-        generator, name = self._generator, self._op.name
-        state = generator.path.settle(generator.path.answer(state))
-        left = await self._possible(state, texts, matcher)
-        if given is not None and given not in [option.text for option in left]:
-            hint = f"the allowed options are {', '.join(quoted(option.text) for option in left)}"
-            raise ConstraintError(f"[{name}] cannot be {quoted(given)}: no option", span=self._span, hint=hint)
-        if len(left) == 1:  # no choice, so no question
-            text, value = left[0]
-            state = generator.path.force(state, text.encode(), name)
-            return Chosen(state._replace(text=state.text + text), text, value, [(value, 1.0)])
-        texts, values = zip(*left, strict=True)
-        try:
-            weighed = await generator.weigh(state, texts)
-        except ModelError as error:
-            fail_unfilled(self._op, error)
-        logprobs = [logprob_of(option) for option in weighed]
-        drawn = picked(logprobs, self._sampling, generator.tree.path_hash(state.node))
-        at = drawn if given is None else texts.index(given)
-        state = inserted(generator, state, name, weighed[at])
-        distribution = list(zip(values, probabilities(logprobs), strict=True))
-        return Chosen(state._replace(text=state.text + texts[at]), texts[at], values[at], distribution)
+async def _possible(branch: Branch, op: Hole, state: State, texts: tuple[str, ...], matcher: Matcher) -> list[Option]:
+    """The options that type, conditions and predicates allow; the model is not asked."""
+    left: list[Option] = []
+    refusal: ConstraintError | None = None
+    limit = branch.frame.settings.limit
+    for text in texts:
+        tokens = branch.generator.count(text, data_of(state.held))
+        after, value, broken = None, None, None
+        if tokens <= limit and (after := _filled(matcher, text.encode(), tokens)):
+            value, broken = await valued(op, text, branch.frame.environment)
+        if after and not broken:
+            left.append(Option(text, value))
+        elif refusal is None:
+            one = f"the only option of [{op.name}]"
+            if len(texts) > 1:
+                one = f"no option of [{op.name}] is left: the first of {len(texts)}"
+            refusal = _refusal(branch, op, f"{one}, {quoted(text)},", text, tokens, broken)
+    if refusal is not None and not left:
+        raise refusal
+    return left
 
-    async def _possible(self, state: State, texts: tuple[str, ...], matcher: Matcher) -> list[Option]:
-        """The options that type, conditions and predicates allow; the model is not asked."""
-        left: list[Option] = []
-        refusal: Refusal | None = None
-        for text in texts:
-            tokens = self._generator.count(text, data_of(state.held))
-            after = _filled(matcher, text.encode(), tokens) if tokens <= self._max_tokens else None
-            objection = await self._judge.objects(text, self._environment) if after else None
-            if after and not objection:
-                left.append(Option(text, self._judge.value))
-            elif refusal is None:
-                refusal = self._refusal(text, tokens, objection)
-        if refusal is not None and not left:
-            one = f"no option of [{self._op.name}] is left: the first of {len(texts)}"
-            which = one if len(texts) > 1 else f"the only option of [{self._op.name}]"
-            sentence = f"{which}, {quoted(texts[0])}, {refusal.reason}"
-            raise ConstraintError(sentence, span=refusal.span, hint=refusal.hint)
-        return left
 
-    def _refusal(self, text: str, tokens: int, objection: Objection | None) -> Refusal:
-        if tokens > self._max_tokens:
-            reason = f"has {tokens} tokens, more than max_tokens={self._max_tokens}"
-            return Refusal(reason, self._span, "raise max_tokens")
-        objection = objection or Objection(self._broken(text, tokens))
-        because = f" ({objection.reason})" if objection.reason else ""
-        return Refusal(f"is ruled out by `{objection.span.source}`{because}", objection.span)
+def _refusal(
+    branch: Branch, op: Hole, option: str, text: str, tokens: int, broken: Objection | None
+) -> ConstraintError:
+    """The error of an option that is forbidden, if all others are too."""
+    limit = branch.frame.settings.limit
+    if tokens > limit and op.distribution is not None:
+        sentence = f"{option} has {tokens} tokens, more than max_tokens={limit}"
+        return ConstraintError(sentence, span=op.distribution.span, hint="raise max_tokens")
+    broken = broken or Objection(_broken(branch, op, text, tokens))
+    because = f" ({broken.reason})" if broken.reason else ""
+    return ConstraintError(f"{option} is ruled out by `{broken.span.source}`{because}", span=broken.span)
 
-    def _broken(self, text: str, tokens: int) -> Span:
-        """The first part of type and conditions that an option breaks, given that it breaks some part."""
-        op = self._op
-        if op.type and isinstance(op.type.spec, JsonType):  # its conditions are about a value, and part of its grammar
-            return op.span if op.conditions else op.type.span
-        for condition in op.conditions:
-            term = condition.bind(lambda code: value_of(code, self._environment))
-            alone = self._generator.engine.matcher(term, b"", self._max_tokens, op.name, op.span)
-            if _filled(alone, text.encode(), tokens) is None:
-                return condition.span
-        return op.type.span if op.type else op.span
+
+def _broken(branch: Branch, op: Hole, text: str, tokens: int) -> Span:
+    """The first part of type and conditions that an option breaks, given that it breaks some part."""
+    if op.type and isinstance(op.type.spec, JsonType):  # its conditions are about a value, and part of its grammar
+        return op.span if op.conditions else op.type.span
+    for condition in op.conditions:
+        term, engine = condition.bind(branch.frame.now), branch.generator.engine
+        alone = engine.matcher(term, b"", branch.frame.settings.limit, op.name, op.span)
+        if _filled(alone, text.encode(), tokens) is None:
+            return condition.span
+    return op.type.span if op.type else op.span
 
 
 def _filled(matcher: Matcher, text: bytes, tokens: int) -> Matcher | None:

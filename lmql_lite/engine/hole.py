@@ -12,13 +12,13 @@ from lmql_lite.constraints.matcher import Matcher
 from lmql_lite.constraints.terms import Ending, Term, conjunction
 from lmql_lite.engine import events
 from lmql_lite.engine.branch import Branch, OpenHole
-from lmql_lite.engine.distribution import Choosing
+from lmql_lite.engine.distribution import choose
 from lmql_lite.engine.fill import Fill, matcher_of
 from lmql_lite.engine.generator import Generator
 from lmql_lite.engine.hole_decorators import decoration_of
 from lmql_lite.engine.nested import unmet
 from lmql_lite.engine.path import answered
-from lmql_lite.engine.predicates import Judge, Objection
+from lmql_lite.engine.predicates import Objection, objection, valued
 from lmql_lite.engine.record import Answer, Decorated, FromText, copied
 from lmql_lite.engine.replay import wake
 from lmql_lite.engine.segment import Lookahead, lookahead_at
@@ -43,7 +43,6 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     frame, generator = branch.frame, branch.generator
     term, limit = branch.term(op), frame.settings.limit
     matcher = matcher_for(op, term, limit, generator)
-    judge = Judge(op) if op.judges or op.type or op.number else None
     sampling, toolbox = frame.sampling, None
     if op.decoder is not None:
         sampling, toolbox = await own_decoder(op, frame.settings, sampling, frame.python)
@@ -56,7 +55,7 @@ async def open_hole(branch: Branch, op: Hole) -> None:
     else:
         tools = ToolCalls(op, term, toolbox, sampling, limit, generator)
         fill, branch.state = tools.begin(state, matcher)
-    branch.hole = OpenHole(op, term, fill, judge, tools=tools)
+    branch.hole = OpenHole(op, term, fill, tools=tools)
     if given is not None:
         branch.state = await _prefilled(branch, branch.hole, given)
     await look(branch, branch.hole)
@@ -137,11 +136,10 @@ async def look(branch: Branch, hole: OpenHole) -> None:
         if matcher.ending is None:
             break
         text = matcher.value.decode()
-        broken = None if hole.judge is None else await hole.judge.objects(text, frame.environment)
+        value, broken = await valued(hole.op, text, frame.environment)
         if broken is None:
             branch.state = hole.fill.close(branch.state)
             branch.hole = None
-            value = text if hole.judge is None else hole.judge.value
             rest = matcher.value[hole.shown :].decode()
             await bind(branch, hole.op.name, value, text, matcher.ending, rest, FromText(text))
             return
@@ -194,8 +192,8 @@ async def bind(
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
     """Raises ConstraintError if a value that the model did not generate breaks a condition. `broken` is the result of
     an earlier check."""
-    if broken is None and op.judges:
-        broken = await Judge(op).judged(value, text, branch.frame.environment)
+    if broken is None:
+        broken = await objection(op, value, text, branch.frame.environment)
     if broken is not None:
         because = f" ({broken.reason})" if broken.reason else ""
         raise ConstraintError(
@@ -216,10 +214,8 @@ async def _choose(branch: Branch, op: Hole, distribution: Distribution, given: s
         )
     options = await frame.python(distribution.options)
     op = await branch.frame.typed(op)
-    limit = frame.settings.limit
-    matcher = matcher_for(op, branch.term(op), limit, generator)
-    choosing = Choosing(op, frame.environment, generator, frame.sampling, limit)
-    chosen = await choosing.choose(branch.state, options, matcher, given or None)
+    matcher = matcher_for(op, branch.term(op), frame.settings.limit, generator)
+    chosen = await choose(branch, op, options, matcher, given or None)
     branch.state = chosen.state
     await bind(branch, op.name, chosen.value, chosen.text, "forced", chosen.text)
     frame.variables[f"P({op.name})"] = chosen.distribution

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from lmql_lite.engine.environment import Environment, evaluate, value_of
 from lmql_lite.errors import Span
-from lmql_lite.program.ops import Hole, HoleType
+from lmql_lite.program.ops import Hole
 from lmql_lite.program.symbols import MADE
 from lmql_lite.program.where import TEXT
 
@@ -23,51 +21,31 @@ class Objection(NamedTuple):
     reason: str | None = None
 
 
-class Judge:
-    """The type of one hole, and the conditions that Python judges. These read the value under the hole's name; if
-    `INT(X)` makes the hole a number, that is the value.
-    """
+async def valued(op: Hole, text: str, environment: Environment) -> tuple[Any, Objection | None]:
+    """The value of a hole with this text, and the first part of its type and its conditions that rejects the value. If
+    `INT(X)` makes the hole a number, that is the value."""
+    spec = op.type.spec if op.type else None
+    try:
+        value = spec.convert(text) if spec else MADE[op.number](text) if op.number else text
+    except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply
+        return text, Objection(op.type.span if op.type else op.span, str(error))
+    return value, await objection(op, value, text, environment)
 
-    def __init__(self, op: Hole) -> None:
-        self.value: Any = None
-        """The value of the hole, once its text is complete."""
-        self.op = op
-        self._type = op.type.spec if op.type else None
 
-    def fork(self) -> Judge:
-        return copy(self)
-
-    def retype(self, type: HoleType | None) -> None:
-        self.op = replace(self.op, type=type)
-        self._type = type.spec if type else None
-
-    async def objects(self, text: str, environment: Environment) -> Objection | None:
-        """The first condition that the complete value of this text breaks."""
-        try:
-            self.value = self._valued(text)
-        except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply
-            return Objection(self.op.type.span if self.op.type else self.op.span, str(error))
-        return await self.judged(self.value, text, environment)
-
-    def _valued(self, text: str) -> Any:
-        """The value of a complete text. Raises ValueError or RecursionError if the type rejects the text."""
-        if self._type:
-            return self._type.convert(text)
-        return MADE[self.op.number](text) if self.op.number else text
-
-    async def judged(self, value: Any, text: str, environment: Environment) -> Objection | None:
-        """The first condition that rejects a complete value."""
-        if not self.op.judges:
-            return None
-        evaluate_now = partial(value_of, environment=environment)
-        run = partial(evaluate, environment=environment)
-        with assigned(environment, {self.op.name: value, TEXT: text}):
-            for condition in self.op.judges:
-                if not condition.clause.has_values(evaluate_now):
-                    continue
-                if not await condition.accepts(text, evaluate_now, run):
-                    return Objection(condition.span)
+async def objection(op: Hole, value: Any, text: str, environment: Environment) -> Objection | None:
+    """The first condition that Python judges and that rejects a complete value. Conditions read the value under the
+    hole's name."""
+    if not op.judges:
         return None
+    evaluate_now = partial(value_of, environment=environment)
+    run = partial(evaluate, environment=environment)
+    with assigned(environment, {op.name: value, TEXT: text}):
+        for condition in op.judges:
+            if not condition.clause.has_values(evaluate_now):
+                continue
+            if not await condition.accepts(text, evaluate_now, run):
+                return Objection(condition.span)
+    return None
 
 
 @contextmanager

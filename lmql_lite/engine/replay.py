@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import IOBase
 from typing import Any
 
@@ -95,7 +96,7 @@ async def wake(branch: Branch) -> None:
         for each in decoration.told:
             await frame.decoration.tell(each, frame.environment)
     if branch.hole is not None and hole.type is not None and hole.type.spec is None:
-        branch.hole.retype((await frame.typed(hole)).type)
+        branch.hole.op = replace(branch.hole.op, type=(await frame.typed(hole)).type)
     branch.steps.left, branch.context.prompt = left, prompt
 
 
