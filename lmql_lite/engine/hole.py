@@ -192,8 +192,7 @@ async def bind(
 async def check(branch: Branch, op: Hole, broken: Objection | None, value: Any, text: str, giver: str) -> None:
     """Raises ConstraintError if a value that the model did not generate breaks a condition. `broken` is the result of
     an earlier check."""
-    if broken is None:
-        broken = await objection(op, value, text, branch.frame.environment)
+    broken = broken or await objection(op, value, text, branch.frame.environment)
     if broken is not None:
         because = f" ({broken.reason})" if broken.reason else ""
         raise ConstraintError(

@@ -29,14 +29,12 @@ async def valued(op: Hole, text: str, environment: Environment) -> tuple[Any, Ob
         value = spec.convert(text) if spec else MADE[op.number](text) if op.number else text
     except (ValueError, RecursionError) as error:  # RecursionError for JSON nested too deeply
         return text, Objection(op.type.span if op.type else op.span, str(error))
-    return value, await objection(op, value, text, environment)
+    return value, await objection(op, value, text, environment) if op.judges else None
 
 
 async def objection(op: Hole, value: Any, text: str, environment: Environment) -> Objection | None:
     """The first condition that Python judges and that rejects a complete value. Conditions read the value under the
     hole's name."""
-    if not op.judges:
-        return None
     evaluate_now = partial(value_of, environment=environment)
     run = partial(evaluate, environment=environment)
     with assigned(environment, {op.name: value, TEXT: text}):
