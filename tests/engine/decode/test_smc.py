@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import lmql_lite as lq
-from lmql_lite.cache.tokens.draws import mix
 from lmql_lite.cache.tokens.nodes import Answer
 from lmql_lite.cache.tokens.outcomes import Outcomes, thinned
 from lmql_lite.cache.tokens.recorded import _stored, line_of_row
@@ -22,6 +21,7 @@ from lmql_lite.cache.tokens.rows import (
     packed_answer,
     packed_question,
     packed_tokens,
+    place_below,
     unpacked_answer,
 )
 from tests.servers.scored import ScriptedCompleter
@@ -119,7 +119,7 @@ def test_a_recording_answers_with_the_same_posterior(tmp_path: Any) -> None:
 def test_outcomes_survive_a_recording_of_json_lines() -> None:
     ids, logprobs = np.array([5, 7], np.int32), np.array([-0.5, -np.inf], np.float32)
     answer = Answer(5, -0.5, 0, outcomes=Outcomes(ids, logprobs, logprobs + np.float32(0.25)))
-    model, place = ModelName("f", "m", 9), mix(0, 3)
+    model, place = ModelName("f", "m", 9), place_below(0, 3)
     row = TreeRow(place, packed_question((bytes(16), 1, 0)), 0, packed_tokens([3]), packed_answer(answer))
     assert _stored(json.loads(line_of_row((model, 0, row)))) == (model, 0, row)
     read = unpacked_answer(row.value)
