@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import gc
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 
 import pytest
 from hypothesis import settings
@@ -16,6 +19,7 @@ from lmql_lite.engine.branch import Branch
 from lmql_lite.engine.result import Result
 from lmql_lite.engine.run import Run
 from lmql_lite.engine.session import Session
+from lmql_lite.models.demo import DemoModel
 from lmql_lite.tokens import Token
 
 ROOT = Path(__file__).parent.parent
@@ -37,10 +41,42 @@ def every_ledger_adds_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def weights_of_demo_are_read_once() -> Iterator[None]:
+    """Each session has a demo of its own. The weights and the tokenizer, which nothing changes, are shared."""
+    load = DemoModel.load
+    shipped = functools.cache(load)
+
+    def loaded(folder: Path | None = None) -> DemoModel:
+        if folder is not None:
+            return load(folder)
+        fresh = copy.copy(shipped())
+        fresh._live, fresh._turn = copy.deepcopy(fresh._live), Lock()
+        return fresh
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DemoModel, "load", loaded)
+        yield
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of new folders. One that pytest makes takes longer than many a test."""
+    top = tmp_path_factory.mktemp("folders")
+    return (top / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def files_of_queries_go_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def files_of_queries_go_elsewhere(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folders: Iterator[Path]
+) -> None:
     """A query may name a cache file: it is made where the test runs."""
-    monkeypatch.chdir(tmp_path)
+    if "tmp_path" in request.fixturenames:
+        folder = request.getfixturevalue("tmp_path")
+    else:
+        folder = next(folders)
+        folder.mkdir()
+    monkeypatch.chdir(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -133,12 +169,18 @@ def _is_slow(path: Path) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leaves out slow tests, but not where CI runs, nor where files, or tests by a mark, are named."""
+    """Leaves out slow tests, but not where CI runs, nor where files, or tests by a mark, are named.
+
+    Where tests are tried twice, one whose garbage fails fails; the collector blames whichever test runs while it frees
+    what another one left. Elsewhere that is a warning.
+    """
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr
     if not is_named and not os.environ.get("CI"):
         config.option.markexpr = "not slow"
     if os.environ.get("LMQL_LITE_TRY_TWICE"):
-        config.option.only_rerun.append(".")
+        config.option.reruns = 1
+    else:
+        config.addinivalue_line("filterwarnings", "default::pytest.PytestUnraisableExceptionWarning")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

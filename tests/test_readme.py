@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
+import shutil
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import pairwise
@@ -80,6 +82,14 @@ def test_the_first_command_prints_what_stands_under_it(monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     ended = CliRunner().invoke(command, ["run", "examples/01_packing_list.lq", "--model", "demo"])
     assert "".join(f"    {line}\n" for line in ended.stdout.splitlines()) in README
+
+
+def test_the_data_set_has_the_scores_that_stand_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [line] = [line for line in README.splitlines() if line.startswith("lq eval ")]
+    shutil.copytree(ROOT / "examples" / "17_evaluation", tmp_path / "examples" / "17_evaluation")
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(command, shlex.split(line)[1:])
+    assert f"{line}\n```\n\n```text\n{ended.stdout}```\n" in README
 
 
 def test_the_mistake_is_reported_as_it_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def read(matchers: Sequence[HoleMatcher | bytes], text: bytes) -> list[str] | No
 # All segments --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 25))])
 def test_a_language_has_the_texts_that_the_matchers_take(seed: int) -> None:
     """S13-S18: exactly these texts, or more if the language is not exact."""
     dice = random.Random(seed)
