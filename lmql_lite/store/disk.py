@@ -204,18 +204,18 @@ class DiskTier(Store):
     def _locked(self) -> Iterator[bool]:
         """Holds the lock file, with `_used` up to date. Yields False if others held it for too long.
 
-        The lock file is empty while files change, so that a crash is seen by the next process, which counts anew.
+        The lock file has no accounts while files change, so that a crash is seen by the next process, which counts anew.
         """
         path = self._folder / ".lock"
         with self._guard, lock_file(path, _LOCK_SECONDS) as held:
             if held:
                 accounts = _accounts(path)
-                path.write_bytes(b"")
+                _overwrite(path, b"-")
                 self._used = accounts.get(self._account, -1)
                 if self._used < 0:
                     self._used = self._count()
                 yield True
-                path.write_text(json.dumps({**accounts, self._account: self._used}), "utf-8")
+                _overwrite(path, json.dumps({**accounts, self._account: self._used}).encode())
             else:
                 self.notices.add(f"{self._folder} is locked by another process: an entry was not kept")
                 yield False
@@ -269,6 +269,13 @@ class DiskTier(Store):
                     if is_entry and name.is_file(follow_symlinks=False):
                         found = name.stat()
                         yield found.st_atime, found.st_size, Path(name.path)
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Replaces the content of a file in place. ext4 would sync a file that is first cut to nothing, at each put."""
+    with open(path, "r+b", 0) as file:
+        file.write(data)
+        file.truncate()
 
 
 def _accounts(path: Path) -> dict[str, int]:
