@@ -204,7 +204,7 @@ class DiskTier(Store):
     def _locked(self) -> Iterator[bool]:
         """Holds the lock file, with `_used` up to date. Yields False if others held it for too long.
 
-        The lock file has no accounts while files change, so that a crash is seen by the next process, which counts anew.
+        The lock file has no accounts while files change, so that the next process sees a crash, and counts anew.
         """
         path = self._folder / ".lock"
         with self._guard, lock_file(path, _LOCK_SECONDS) as held:
