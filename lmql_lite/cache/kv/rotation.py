@@ -23,14 +23,11 @@ _PROBED = 4
 
 
 def rope_parameters(config: Any) -> list[Mapping[str, Any]]:
-    """Parameters of the rotation of each kind of layer, from the config of a text model: of all spellings that releases
-    of transformers have. Empty for a model without rotation."""
-    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    """Parameters of the rotation of each kind of layer, from the config of a text model. Empty for a model without
+    rotation."""
+    found = getattr(config, "rope_parameters", None) or {}
     nested = [each for each in found.values() if isinstance(each, Mapping)]
-    parts = nested or ([found] if found else [])
-    if nested or getattr(config, "rope_local_base_freq", None) is None:
-        return parts
-    return [*parts, {"rope_type": "default"}]  # a release that spells the layers with a window beside the others
+    return nested or ([found] if found else [])
 
 
 def rope_type(part: Mapping[str, Any]) -> str:

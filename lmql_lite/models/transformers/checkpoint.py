@@ -88,16 +88,14 @@ class Checkpoint:
         if not multimodal:
             _require_causal(name, config)
         kind = multimodal_class(config.model_type, config.architectures) if multimodal else "AutoModelForCausalLM"
-        stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch.float32
-        stated = getattr(torch, stated) if isinstance(stated, str) else stated
-        precision = _precision(name, dtype, stated, place)
+        precision = _precision(name, dtype, config.dtype or torch.float32, place)
         with _telling(name, "its tokenizer cannot be read"):
             tokenizer = _tokenizer(folder, config)
         with _telling(name, "its weights cannot be loaded (safetensors and GGUF are read)"):
             network, report = getattr(library, str(kind)).from_pretrained(
                 folder,
                 config=config,
-                torch_dtype=precision,
+                dtype=precision,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,

@@ -107,18 +107,21 @@ class KVSequence:
             first = max(begin, buffer.begin)
             if first < end:
                 keys, values = buffer.parts[layer]
-                cut = slice(first - buffer.begin, end - buffer.begin)
-                yield first, keys[:, cut], values[:, cut]
+                place, count = first - buffer.begin, end - first
+                yield first, keys.narrow(1, place, count), values.narrow(1, place, count)
+
+    def pair(self, layer: int, begin: int = 0) -> Pair:
+        """Keys and values of a layer from place `begin` on."""
+        (_, keys, values), *more = self.spans(layer, begin)
+        if not more:
+            return keys, values
+        import torch
+
+        return torch.cat([keys, *(each[1] for each in more)], 1), torch.cat([values, *(each[2] for each in more)], 1)
 
     def kv(self, begin: int = 0) -> tuple[Pair, ...]:
         """Keys and values of all layers from place `begin` on."""
-        import torch
-
-        layers = []
-        for layer in sorted(self.buffers[0].parts):
-            _, keys, values = zip(*self.spans(layer, begin), strict=True)
-            layers.append((torch.cat(keys, 1), torch.cat(values, 1)) if len(keys) > 1 else (keys[0], values[0]))
-        return tuple(layers)
+        return tuple(self.pair(layer, begin) for layer in sorted(self.buffers[0].parts))
 
     @classmethod
     def of(cls, kv: Iterable[Pair], length: int) -> KVSequence:
@@ -258,9 +261,9 @@ def fill(row: PassRow, layer: int, keys: torch.Tensor, values: torch.Tensor, ali
         for place, *known in row.known.spans(layer, row.filled):
             for target, source in zip(pair, known, strict=True):
                 target[:, place - buffer.begin : place - buffer.begin + source.shape[1]] = source
-    begin, end = row.first - buffer.begin, row.kv.length - buffer.begin
+    begin, count = row.first - buffer.begin, row.count
     for target, source in zip(pair, (keys, values), strict=True):
-        target[:, begin:end] = source if row.is_all(source) else source[:, row.offset : row.offset + row.count]
+        target.narrow(1, begin, count).copy_(source if row.is_all(source) else source.narrow(1, row.offset, count))
 
 
 def _attention(
@@ -299,8 +302,7 @@ def _quickly(
 
     heads, count, size = query.shape
     begin = max(0, row.first - window + 1) if window else 0
-    _, keys, values = zip(*row.kv.spans(layer, begin), strict=True)
-    k, v = (torch.cat(parts, 1) if len(parts) > 1 else parts[0] for parts in (keys, values))
+    k, v = row.kv.pair(layer, begin)
     group = heads // k.shape[0]
     if count == 1:
         out = fused(query.reshape(1, -1, group, size), k[None], v[None], scale=scaling)
