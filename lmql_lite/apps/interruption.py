@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
-MAX_WAIT = 1.0
+MAX_WAIT = 2.0
 """Seconds that the event loop has to hear that it is to stop."""
 
 
