@@ -23,17 +23,17 @@ def report(lines: Sequence[Line]) -> str:
 
 def _body(lines: Sequence[Line], started: Line | None) -> Iterator[str]:
     if started is not None:
-        yield from _asked(started, lines[-1]["ms"])
-    yield "<h2>Run</h2>"
+        facts = f"{started['decoder']}, seed {started['seed']}, {lines[-1]['ms'] / 1000:.2f} s, {started['date']}"
+        yield f"<p>{shown(facts)}, lq {version('lmql-lite')}</p>"
     yield run_view(lines, "".join(_plainly(lines)))
     if thoughts := "".join(line["text"] for line in lines if line["type"] == "thought"):
         yield f"<details><summary>Thoughts of the model</summary><pre>{shown(thoughts)}</pre></details>"
+    if started is not None:
+        yield from _query(started)
 
 
-def _asked(started: Line, ms: int) -> Iterator[str]:
-    """The query that was run, when, and by which version."""
-    said = f"{started['decoder']}, seed {started['seed']}, {ms / 1000:.2f} s, {started['date']}"
-    yield f"<p>{shown(said)}, lq {version('lmql-lite')}</p>"
+def _query(started: Line) -> Iterator[str]:
+    """The query that was run, and its inputs. They follow the answer."""
     if started["query"]:
         yield f"<h2>Query {shown(started['name'])}</h2><pre>{shown(started['query'])}</pre>"
     if started["inputs"]:

@@ -29,6 +29,11 @@ def test_a_wrong_option_is_refused_with_a_remedy(options: dict[str, Any], senten
     assert hint is None or hint in (caught.value.hint or "")
 
 
+def test_a_cache_beside_a_header_that_wants_none_is_refused() -> None:
+    with pytest.raises(lq.InputError, match="which cache_mode='ro' contradicts"):
+        lq.run_sync('argmax(use_caches=False)\n    "a"', model=lq.ScriptedModel(""), cache_mode="ro")
+
+
 @pytest.mark.parametrize("name", sorted(INSTEAD))
 def test_every_option_of_LMQL_that_is_not_ours_says_what_to_write(name: str) -> None:
     with pytest.raises(lq.QueryError) as caught:

@@ -65,6 +65,10 @@ def test_the_lines_of_a_run_come_back_with_its_result(session: lq.Session) -> No
     assert [ended(line) for line in back[:-1]] == [None] * (len(back) - 1)
 
 
+def test_runs_that_differ_in_name_query_inputs_and_date_begin_alike() -> None:
+    assert replace(STARTED, run="r2", name="q.lq", query='"a"', inputs={"a": 1}, date="2026-01-01") == STARTED
+
+
 def test_a_line_has_no_character_that_ends_a_line_for_anybody() -> None:
     text = "a\nb\rc\u2028d\u2029e\x85f\x0b\x0c\x1cg"
     assert line_of(events.Text(text))["text"] == text

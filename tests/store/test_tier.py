@@ -207,3 +207,11 @@ def test_what_is_written_behind_is_there_after_close(tmp_path: Path) -> None:
         assert store.put(key, key.encode())
     store.close()
     assert read(DiskTier(tmp_path, 2**20), *keys) == [key.encode() for key in keys]
+
+
+def test_an_entry_of_the_lowest_tier_alone_can_be_pinned(tmp_path: Path) -> None:
+    below = DiskTier(tmp_path / "entries", 10**6)
+    with ExitStack() as stack:
+        store = Tiered([MemoryTier(10**6), below])
+        stack.callback(store.close)
+        assert below.put("entry 00", bytes(1000)) and store.pin("entry 00", True)

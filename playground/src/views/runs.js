@@ -39,7 +39,7 @@ export class RunsView {
     const columns = grouped(this._runs, columnOf);
     const queries = [...columns.values()].map(([{ recording }]) => recording);
     const heads = queries.map((each) => make("th", { scope: "col" }, ...heading(each, queries[0])));
-    yield make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "given"), ...heads));
+    yield make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "inputs"), ...heads));
     const rows = grouped(this._runs, rowOf);
     yield make("tbody", {}, ...[...rows.values()].map((runs) => this._row(runs, [...columns.keys()])));
   }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import resource
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
+import lmql_lite as lq
 from lmql_lite.cache.responses.cache import ResponseCache
 from lmql_lite.cache.responses.merge import MergeReport
 from lmql_lite.errors import CacheError
@@ -39,6 +41,19 @@ def test_shards_are_joined_and_the_first_one_wins(tmp_path: Path) -> None:
     with pair(tmp_path, "merged", model_fingerprint="m|") as cache:
         said = cache.execute(Counting(), "generate_until", generations(5))
     assert said == ["first 0", "first 1", "first 2", "second 3", "second 4"]
+
+
+def test_of_answers_that_were_asked_for_again_the_newest_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, names = time.time(), ("rank0", "rank1")
+    for days, name in enumerate(names, start=8):
+        for when, answer in ((began, "old"), (began + days * 86_400, f"new of {name}")):
+            monkeypatch.setattr(time, "time", lambda when=when: when)
+            with pair(tmp_path, name, policy=lq.CachePolicy(expiry="7D"), model_fingerprint="m|") as cache:
+                cache.execute(Counting(lambda _, answer=answer: answer), "generate_until", generations(1))
+    for output, order in (("up", names), ("down", names[::-1])):
+        ResponseCache.merge_shards([tmp_path / f"{name}.db" for name in order], tmp_path / f"{output}.db")
+        with pair(tmp_path, output, model_fingerprint="m|") as cache:
+            assert cache.execute(Counting(), "generate_until", generations(1)) == ["new of rank1"]
 
 
 def test_an_output_that_is_there_comes_first_and_is_kept(tmp_path: Path) -> None:

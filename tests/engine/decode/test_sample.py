@@ -44,6 +44,13 @@ def test_the_best_comes_first(session: lq.Session) -> None:
     assert scores[0] < 0
 
 
+def test_equal_ones_come_as_they_were_drawn(session: lq.Session) -> None:
+    found: Any = lq.run_sync('sample(n=3, seed=3)\n"Say[X]" where X == " a"', model=model(), session=session)
+    alone = [lq.run_sync(f'sample(n={n}, seed=3)\n"Say[X]" where X == " a"', model=model()) for n in (2, 3)]
+    assert [result.seed for result in found] == [result.seed for result in alone[1]]
+    assert [result.seed for result in found][:2] == [result.seed for result in alone[0]]
+
+
 def test_what_is_known_changes_nothing(session: lq.Session, tmp_path: Path) -> None:
     path = tmp_path / "x.tokens"
     off = samples(session, n=3, seed=5, cache=False)
