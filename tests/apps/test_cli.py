@@ -167,3 +167,13 @@ def test_what_is_no_case_is_a_sentence_with_its_place(shell: Shell, cases: str, 
     shell.write("choose.cases.toml", cases)
     ended = shell("test", "choose.lq")
     assert ended.code == 2 and problem in ended.err and hint in ended.err
+
+
+@pytest.mark.parametrize(("named", "offered"), [("", ["demo"]), ("openai/some", ["openai/some", "demo"])])
+def test_the_page_offers_the_model_of_the_environment_first(
+    monkeypatch: pytest.MonkeyPatch, named: str, offered: list[str]
+) -> None:
+    from lmql_lite.apps.playground.command import _offered
+
+    monkeypatch.setenv("LQ_MODEL", named)
+    assert list(_offered((), None)) == offered

@@ -19,8 +19,9 @@ DATES = (ROOT / "examples" / "06_dates.lq").read_text("utf-8")
 READS = 'while line := input():\n    "<{line}>"\n'
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    tmp_path = tmp_path_factory.mktemp("files")
     (tmp_path / "06_dates.lq").write_text(DATES, "utf-8")
     (tmp_path / "07_record.lq").write_text('"my own"\n', "utf-8")
     (tmp_path / "sub").mkdir()
@@ -69,7 +70,7 @@ def test_a_save_that_would_overwrite_says_what_is_in_its_way(page: Page, server:
 def test_a_name_that_windows_cannot_have_is_refused_with_a_sentence(page: Page, name: str) -> None:
     status, error = put(page, name, None)
     assert status == 422 and error["message"] == f"{name!r} names a device on Windows, not a file"
-    assert put(page, "console.lq", None)[0] == 200
+    assert put(page, name.replace(".", "x.", 1), None)[0] == 200
 
 
 def start(folder: Path | None) -> tuple[subprocess.Popen[str], str]:
@@ -133,3 +134,10 @@ def test_standard_input_is_the_lines_of_the_box(page: Page) -> None:
 @pytest.mark.parametrize("typed", ["a", {"a": 1}, [1], ["a\nb"]], ids=["text", "object", "number", "two lines"])
 def test_lines_that_are_none_are_refused(page: Page, typed: object) -> None:
     assert page.post("/api/runs", text=READS, typed=typed).status_code == 400
+
+
+def test_a_query_is_checked_while_it_is_written(page: Page) -> None:
+    found = page.post("/api/check", text='"{x}[Y]" where len(Y) < 3\n').json()
+    assert (found["problems"], found["inputs"], found["holes"]) == ([], ["x"], ["Y"])
+    (problem,) = page.post("/api/check", text='"[Y"\n').json()["problems"]
+    assert (problem["line"], problem["column"]) == (1, 2)

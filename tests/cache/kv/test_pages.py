@@ -115,3 +115,11 @@ def test_other_bytes_are_an_error_and_never_a_page_of_other_sizes() -> None:
     for other in (b"", b"\x80\x04K\x01.", b"{}", bytes(100), b"\xff" * 100, bytes(8) + b"[]", b"[" * 100_000):
         with pytest.raises(KVError):
             decode_page(other)
+
+
+def test_the_index_of_pages_starts_over_where_it_is_full() -> None:
+    index = pages.KVIndex(tier.MemoryTier(2**20), lambda page, place: "")
+    for number in range(2**16 + 1):
+        index.add(f"{number}@after%{pages.place_tags(str(number), tokens(1))[0]}", tokens(1))
+        assert number or index.closest("0", tokens(1))
+    assert [bool(index.closest(str(number), tokens(1))) for number in (0, 2**16)] == [False, True]
