@@ -184,6 +184,9 @@ def asked_at_closing(tab: Tab) -> bool:
         if questions or tab.page.is_closed():
             break
         watch.wait_for_timeout(20)
+    # the end of the test closes it too: a refusal would then be waited for, for ever
+    tab.page.remove_listener("dialog", refuse)
+    tab.page.on("dialog", lambda dialog: dialog.accept())
     return questions == ["beforeunload"]
 
 
