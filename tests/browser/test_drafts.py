@@ -184,9 +184,11 @@ def asked_at_closing(tab: Tab) -> bool:
         if questions or tab.page.is_closed():
             break
         watch.wait_for_timeout(20)
-    # the end of the test closes it too: a refusal would then be waited for, for ever
+    # the end of the test closes the tab, which would wait for an answer for ever
     tab.page.remove_listener("dialog", refuse)
-    tab.page.on("dialog", lambda dialog: dialog.accept())
+    if not tab.page.is_closed():
+        tab.page.on("dialog", lambda dialog: dialog.accept())
+        tab.page.goto("about:blank")
     return questions == ["beforeunload"]
 
 
