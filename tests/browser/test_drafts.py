@@ -174,8 +174,9 @@ def asked_at_closing(tab: Tab) -> bool:
     questions: list[str] = []
 
     def refuse(dialog: Dialog) -> None:
-        questions.append(dialog.type)
+        kind = dialog.type
         dialog.dismiss()
+        questions.append(kind)
 
     watch = tab.page.context.new_page()
     tab.page.on("dialog", refuse)
