@@ -279,12 +279,13 @@ def _text(node: ast.Constant) -> str:
 
 
 def _odd_escapes(code: str, at: int, end: int) -> list[int]:
-    """Places of the backslashes in strings that begin no escape, in a part of the code."""
+    """Places of the backslashes in strings that begin no escape, in a part of the code. Raises SyntaxError for what
+    Python would warn of, where no other character can stand."""
     found: list[int] = []
     while at < end and (match := LEXEME.match(code, at, end)):
         at = match.end()
         if match["number"] and RUN_ON.match(code, match.start("number"), at):
-            raise _refusal("a word follows this number at once", code, *match.span("number"))
+            raise _refusal("a word follows this number", code, *match.span("number"))
         if opening := match["string"]:
             start = match.start("string")
             at = string_end(code, start) or at

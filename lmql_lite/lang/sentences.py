@@ -29,6 +29,8 @@ SAID_BETTER = (
     ("leading zeros", "a number cannot begin with 0", None),
     ("Exceeds the limit", "this number has too many digits", "write it in hexadecimal"),
     ("f-string", "this f-string cannot be read", "check what stands between its braces"),
+    ("follows this number", "a word follows this number without a space", "write a space between them"),
+    ("octal escape", "this octal escape is too large", r"the largest is \377; for others write \u, as in \u01ff"),
     ("use of tabs", "tabs and spaces are mixed in the indentation", "indent with spaces only"),
 )
 """Part of Python's message, sentence, hint. Python's wording differs between its versions, these parts do not."""

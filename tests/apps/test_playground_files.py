@@ -87,6 +87,7 @@ def stop(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=30)
 
 
+@pytest.mark.slow
 def test_a_folder_has_the_same_port_at_each_start_so_that_its_drafts_are_found(tmp_path: Path) -> None:
     """The browser keeps drafts by address."""
     ports = []
@@ -102,6 +103,7 @@ def test_a_folder_has_the_same_port_at_each_start_so_that_its_drafts_are_found(t
     assert port == ports[0] and other != port, "a second one at the same time takes another one"
 
 
+@pytest.mark.slow
 def test_the_key_of_the_drafts_is_that_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()

@@ -116,7 +116,7 @@ def test_python_warns_of_no_text_that_is_parsed(code, recwarn):
     assert not recwarn.list
 
 
-WORD, OCTAL = "a word follows this number at once", "an octal escape is too large"
+WORD, OCTAL = "a word follows this number without a space", "this octal escape is too large"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,14 @@ def crowd(server: Answering, rows: int) -> list[str]:
     return run(many())
 
 
-@pytest.mark.parametrize("headers", [{}, {"Retry_After": "1"}, {"retry_after_ms": "300"}], ids=["none", "s", "ms"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({}, marks=pytest.mark.slow, id="none"),
+        pytest.param({"Retry_After": "1"}, marks=pytest.mark.slow, id="s"),
+        pytest.param({"retry_after_ms": "300"}, id="ms"),
+    ],
+)
 def test_31_of_200_queries_were_lost_under_a_limit_of_10_a_second(headers: dict[str, str]) -> None:
     """R8, five times as fast: 30 queries, at most 10 in each fifth of a second."""
     limit = Limited(10, 0.2, **headers)
