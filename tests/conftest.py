@@ -60,7 +60,7 @@ def weights_of_demo_are_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def fresh_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Names of new folders. One that pytest makes takes longer than many a test."""
     top = tmp_path_factory.mktemp("folders")
     return (top / str(number) for number in itertools.count())
@@ -68,13 +68,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def files_of_queries_go_elsewhere(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folders: Iterator[Path]
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fresh_folders: Iterator[Path]
 ) -> None:
     """A query may name a cache file: it is made where the test runs."""
     if "tmp_path" in request.fixturenames:
         folder = request.getfixturevalue("tmp_path")
     else:
-        folder = next(folders)
+        folder = next(fresh_folders)
         folder.mkdir()
     monkeypatch.chdir(folder)
 
