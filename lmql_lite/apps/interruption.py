@@ -48,17 +48,18 @@ def until_interrupted(work: Coroutine[Any, Any, Answer]) -> Answer:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "asyncio.run makes one"
         is_heard = threading.Event()
-        is_asked = False
+        asked = 0
 
         def stop() -> None:
             is_heard.set()
-            task.cancel()
+            if asked == 1:  # else the work is ending already, and what it writes last must not be cancelled
+                task.cancel()
 
         def ask(signal_number: int, frame: FrameType | None) -> None:
-            nonlocal is_asked
-            if is_asked:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
                 interrupt(signal_number, frame)
-            is_asked = True
             loop.call_soon_threadsafe(stop)
             threading.Thread(target=_insist, args=(is_heard,), daemon=True).start()
 
@@ -66,7 +67,7 @@ def until_interrupted(work: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             return await work
         except asyncio.CancelledError:
-            if not is_asked:
+            if not asked:
                 raise
             raise KeyboardInterrupt from None
         finally:
